@@ -1,0 +1,34 @@
+PYTHON ?= python3
+# Where torch comes from. Empty: your pip's own index. Without a GPU: make TORCH_INDEX=https://download.pytorch.org/whl/cpu
+TORCH_INDEX ?=
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.PHONY: demo serve test check clean help
+
+help:  ## this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(if $(TORCH_INDEX),$(BIN)/pip install --quiet --disable-pip-version-check --index-url $(TORCH_INDEX) torch==2.13.0)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $(STAMP)
+
+demo: $(STAMP)  ## ask the real server about shipped pictures
+	$(BIN)/python -m opsin.demo
+
+serve: $(STAMP)  ## serve the demo model on port 8000
+	$(BIN)/opsin serve
+
+test: $(STAMP)  ## all tests but those with foreign engines
+	$(BIN)/pytest
+
+check: $(STAMP)  ## lint, types, import directions
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+clean:  ## forget the virtual environment
+	rm -rf .venv

@@ -1,0 +1,1 @@
+"""What every package shares: errors, identifiers, stages, the conversation. Standard library only."""

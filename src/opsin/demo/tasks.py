@@ -1,0 +1,443 @@
+"""Questions about drawn pictures and their right answers, in English and Korean.
+
+The tasks of the demo model: shape, colour, count, position, number, caption, several pictures in order, a second
+turn, a receipt that needs tiles. Answers are a function of the scenes, so exact match is a fair score.
+Knows nothing of pixels or models.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from opsin.demo.scenes import (
+    CELLS,
+    COLOURS,
+    MAX_COUNT,
+    SHAPES,
+    Number,
+    Objects,
+    Receipt,
+    Scene,
+    random_number,
+    random_objects,
+    random_receipt,
+    random_scene,
+)
+
+T = TypeVar("T")
+
+LANGUAGES = ("en", "ko")
+
+_SHAPE_KO = dict(zip(SHAPES, ("원", "사각형", "삼각형", "별", "십자가", "고리"), strict=True))
+_COLOUR_KO = dict(zip(COLOURS, ("빨간색", "초록색", "파란색", "노란색", "보라색", "주황색", "검은색"), strict=True))
+_CELL_KO = dict(
+    zip(
+        CELLS,
+        ("왼쪽 위", "위", "오른쪽 위", "왼쪽", "가운데", "오른쪽", "왼쪽 아래", "아래", "오른쪽 아래"),
+        strict=True,
+    )
+)
+_COUNT_EN = ("zero", "one", "two", "three", "four", "five")
+
+UNREADABLE = {"en": "The text is too small to read.", "ko": "글자가 너무 작아 읽을 수 없습니다."}
+NO_PICTURE = {"en": "Please show me a picture.", "ko": "그림을 보여 주세요."}
+
+QUESTIONS: dict[str, dict[str, tuple[str, ...]]] = {
+    "shape": {
+        "en": ("What shape is it?", "What shape is this?", "Which shape do you see?", "What is the shape in the picture?",
+               "What shape is in this image?", "Name the shape."),
+        "ko": ("어떤 도형인가요?", "무슨 모양인가요?", "이 도형은 무엇인가요?", "어떤 모양이 보이나요?", "도형의 이름은?"),
+    },
+    "colour": {
+        "en": ("What colour is it?", "What color is it?", "Which colour is the shape?", "What is the colour?",
+               "What color is the object in this image?", "What colour is this?", "Name the colour."),
+        "ko": ("무슨 색인가요?", "어떤 색인가요?", "색깔은 무엇인가요?", "이 도형은 무슨 색이에요?", "색은?"),
+    },
+    "count": {
+        "en": ("How many are there?", "How many shapes are there?", "How many objects do you see?", "Count the shapes.",
+               "How many shapes are in this image?", "How many?"),
+        "ko": ("몇 개인가요?", "몇 개가 있나요?", "도형이 몇 개 있나요?", "개수는?", "도형은 모두 몇 개예요?"),
+    },
+    "position": {
+        "en": ("Where is it?", "Where is the shape?", "What is its position?", "In which part of the picture is it?",
+               "Where in the image is the object?"),
+        "ko": ("어디에 있나요?", "도형이 어디에 있나요?", "위치는 어디인가요?", "그림의 어느 쪽에 있나요?", "위치는?"),
+    },
+    "number": {
+        "en": ("What number is written?", "What number is it?", "Which number do you see?", "Read the number.",
+               "What number is in this image?", "What does it say?"),
+        "ko": ("어떤 숫자가 적혀 있나요?", "무슨 숫자인가요?", "숫자를 읽어 주세요.", "숫자는?", "이 이미지에서 텍스트를 추출해주세요."),
+    },
+    "caption": {
+        "en": ("Describe the picture.", "Describe this image.", "Describe this image in detail:", "What do you see?",
+               "What is in this picture?", "What is in this image?", "Caption this image."),
+        "ko": ("그림을 설명해 주세요.", "이 이미지를 설명해주세요.", "무엇이 보이나요?", "이 그림에 무엇이 있나요?", "사진을 설명해줘."),
+    },
+    "receipt": {
+        "en": ("What is the total?", "What is the total amount?", "How much is the total?", "Read the total.",
+               "What is the total on this receipt?"),
+        "ko": ("이 영수증의 총 금액은?", "총 금액은 얼마인가요?", "합계는 얼마인가요?", "총액을 읽어 주세요.", "합계는?"),
+    },
+    "changed": {
+        "en": ("What changed?", "What is different?", "What is the difference?", "What changed between the two images?",
+               "Describe the difference in one sentence."),
+        "ko": ("무엇이 바뀌었나요?", "무엇이 달라졌나요?", "두 image의 차이를 한 문장으로 답해줘.", "차이가 무엇인가요?", "두 그림의 차이는?"),
+    },
+    "which": {
+        "en": ("Which image shows {what}?", "Which picture shows {what}?", "In which image do you see {what}?"),
+        "ko": ("어느 이미지에 {what} 있나요?", "{what} 있는 이미지는?", "몇 번째 이미지에 {what} 있나요?"),
+    },
+    "order": {
+        "en": ("Describe the images in order.", "List what each image shows.", "What does each image show?",
+               "Describe each picture."),
+        "ko": ("이미지를 순서대로 설명해 주세요.", "각 이미지에 무엇이 있나요?", "그림을 차례로 설명해 주세요."),
+    },
+    "named": {
+        "en": ("What is in Image {n}?", "What does Image {n} show?", "Describe Image {n}."),
+        "ko": ("Image {n}에는 무엇이 있나요?", "{n}번째 이미지를 설명해 주세요.", "Image {n}은 무엇인가요?"),
+    },
+    "text_only": {
+        "en": ("Hello.", "Who are you?", "What can you do?", "Hi!", "What is it?", "Describe the picture.", "What is the total?"),
+        "ko": ("안녕하세요.", "누구세요?", "무엇을 할 수 있나요?", "안녕!", "무엇이 보이나요?", "합계는 얼마인가요?"),
+    },
+}  # fmt: skip
+
+SYSTEM_PROMPTS = (
+    "You are a helpful assistant.",
+    "You answer questions about pictures.",
+    "Answer briefly.",
+    "당신은 친절한 조수입니다.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One question and its one right answer."""
+
+    task: str
+    question: str
+    answer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """Pictures, how they are placed among the text of the first turn, and the turns."""
+
+    scenes: tuple[Scene, ...]
+    labels: str  # "before" ("Image 1:" picture), "after" (picture "Image 1.") or "none"
+    question_first: bool
+    turns: tuple[Turn, ...]
+    split: bool
+    system: str | None = None
+
+    def messages(self) -> list[dict[str, object]]:
+        """Chat messages in the processors' form: content parts ``{"type": "image"}`` and ``{"type": "text"}``."""
+        parts: list[dict[str, str]] = []
+        for number in range(1, len(self.scenes) + 1):
+            if self.labels == "before":
+                parts.append({"type": "text", "text": f"Image {number}:"})
+            parts.append({"type": "image"})
+            if self.labels == "after":
+                parts.append({"type": "text", "text": f"Image {number}."})
+        question = {"type": "text", "text": self.turns[0].question}
+        if self.labels == "after" and parts and not self.question_first:
+            parts[-1] = {"type": "text", "text": f"{parts[-1]['text']} {self.turns[0].question}"}
+        else:
+            parts = [question, *parts] if self.question_first else [*parts, question]
+        messages: list[dict[str, object]] = []
+        if self.system is not None:
+            messages.append({"role": "system", "content": [{"type": "text", "text": self.system}]})
+        messages.append({"role": "user", "content": parts})
+        for previous, turn in zip(self.turns, self.turns[1:], strict=False):
+            messages.append({"role": "assistant", "content": [{"type": "text", "text": previous.answer}]})
+            messages.append({"role": "user", "content": [{"type": "text", "text": turn.question}]})
+        return messages
+
+
+def noun(scene: Scene, language: str) -> str:
+    """A short noun phrase: ``"a red circle"``, ``"two red circles"``, ``"빨간색 원 2개"``."""
+    match scene:
+        case Receipt():
+            return "a receipt" if language == "en" else "영수증"
+        case Number():
+            return f"the number {scene.value}" if language == "en" else f"숫자 {scene.value}"
+        case Objects() if language == "ko":
+            phrase = f"{_COLOUR_KO[scene.colour]} {_SHAPE_KO[scene.shape]}"
+            return phrase if scene.count == 1 else f"{phrase} {scene.count}개"
+        case Objects():
+            if scene.count == 1:
+                return f"{'an' if scene.colour == 'orange' else 'a'} {scene.colour} {scene.shape}"
+            plural = f"{scene.shape}es" if scene.shape == "cross" else f"{scene.shape}s"
+            return f"{_COUNT_EN[scene.count]} {scene.colour} {plural}"
+
+
+def caption(scene: Scene, language: str, *, split: bool) -> str:
+    """One sentence on one picture."""
+    if isinstance(scene, Receipt):
+        if not split:
+            return UNREADABLE[language]
+        return (
+            f"A receipt with a total of {scene.total}." if language == "en" else f"합계가 {scene.total}인 영수증입니다."
+        )
+    what = noun(scene, language)
+    where = CELLS[scene.cell] if isinstance(scene, Objects) and scene.count == 1 else None
+    if language == "ko":
+        place = f"{_CELL_KO[where]}에 " if where else ""
+        return f"{place}{_with_subject_particle(what)} 있습니다."
+    sentence = f"{what[0].upper()}{what[1:]}"
+    if where is None:
+        return f"{sentence}."
+    return f"{sentence} in the center." if where == "center" else f"{sentence} at the {where}."
+
+
+def answer(task: str, scene: Scene, language: str, *, split: bool) -> str:
+    """The right answer to a single-picture task."""
+    korean = language == "ko"
+    match task, scene:
+        case "shape", Objects():
+            return _SHAPE_KO[scene.shape] if korean else scene.shape
+        case "colour", (Objects() | Number()):
+            return _COLOUR_KO[scene.colour] if korean else scene.colour
+        case "count", Objects():
+            return f"{scene.count}개" if korean else str(scene.count)
+        case "position", Objects():
+            return _CELL_KO[CELLS[scene.cell]] if korean else CELLS[scene.cell]
+        case "number", Number():
+            return str(scene.value)
+        case "receipt", Receipt():
+            return scene.total if split else UNREADABLE[language]
+        case "caption", _:
+            return caption(scene, language, split=split)
+        case _:
+            raise ValueError(f"task {task!r} does not apply to {type(scene).__name__}")
+
+
+def tasks_for(scene: Scene) -> tuple[str, ...]:
+    """The single-picture tasks that apply to a scene."""
+    match scene:
+        case Receipt():
+            return ("receipt", "caption")
+        case Number():
+            return ("number", "colour", "caption")
+        case Objects(count=1):
+            return ("shape", "colour", "count", "position", "caption")
+        case Objects():
+            return ("shape", "colour", "count", "caption")
+
+
+def _with_subject_particle(word: str) -> str:
+    """Korean 이/가 by the last sound; digits by their Korean reading."""
+    return word + ("이" if _ends_in_consonant(word) else "가")
+
+
+def _ends_in_consonant(word: str) -> bool:
+    last = word[-1]
+    if last.isdigit():
+        return last in "013678"
+    return (ord(last) - 0xAC00) % 28 != 0
+
+
+def _towards(word: str) -> str:
+    """Korean 으로/로; a final ㄹ takes 로."""
+    last = word[-1]
+    if last.isdigit():
+        return word + ("으로" if last in "036" else "로")
+    return word + ("로" if (ord(last) - 0xAC00) % 28 in (0, 8) else "으로")
+
+
+def _ask(rng: random.Random, task: str, language: str) -> str:
+    return rng.choice(QUESTIONS[task][language])
+
+
+def _single_turn(rng: random.Random, scene: Scene, task: str, language: str, *, split: bool) -> Turn:
+    return Turn(task, _ask(rng, task, language), answer(task, scene, language, split=split))
+
+
+def single(
+    rng: random.Random,
+    scene: Scene,
+    *,
+    split: bool,
+    num_turns: int,
+    language: str | None = None,
+    first_task: str | None = None,
+) -> Conversation:
+    """One picture, ``num_turns`` questions about it, each a different task while they last."""
+    language = language or rng.choice(LANGUAGES)
+    tasks = list(tasks_for(scene))
+    rng.shuffle(tasks)
+    if first_task is not None:
+        tasks.remove(first_task)
+        tasks.insert(0, first_task)
+    turns = tuple(_single_turn(rng, scene, task, language, split=split) for task in tasks[:num_turns])
+    return Conversation(
+        scenes=(scene,),
+        labels="none" if rng.random() < 0.85 else rng.choice(("before", "after")),
+        question_first=rng.random() < 0.4,
+        turns=turns,
+        split=split,
+        system=rng.choice(SYSTEM_PROMPTS) if rng.random() < 0.08 else None,
+    )
+
+
+def change(rng: random.Random, scene: Objects | Number) -> Objects | Number:
+    """The same scene drawn anew with one attribute changed, or (one time in eight) nothing changed."""
+    again = replace(scene, layout_seed=rng.getrandbits(31))
+    if rng.random() < 0.125:
+        return scene
+    if isinstance(again, Number):
+        return replace(again, value=_other(rng, range(100), again.value))
+    attribute = rng.choice(("colour", "shape", "count", "cell") if again.count == 1 else ("colour", "shape", "count"))
+    match attribute:
+        case "colour":
+            return replace(again, colour=_other(rng, tuple(COLOURS), again.colour))
+        case "shape":
+            return replace(again, shape=_other(rng, SHAPES, again.shape))
+        case "count":
+            return replace(again, count=_other(rng, range(1, MAX_COUNT + 1), again.count))
+        case _:
+            return replace(again, cell=_other(rng, range(9), again.cell))
+
+
+def _other(rng: random.Random, values: Sequence[T], current: T) -> T:
+    return rng.choice([value for value in values if value != current])
+
+
+def describe_change(before: Scene, after: Scene, language: str) -> str:
+    """One sentence naming the attribute that differs, with both values in order."""
+    korean = language == "ko"
+    match before, after:
+        case Number(), Number() if before.value != after.value:
+            old, new, name = str(before.value), str(after.value), ("number", "숫자가")
+        case Objects(), Objects() if before.colour != after.colour:
+            old, new, name = before.colour, after.colour, ("colour", "색이")
+            if korean:
+                old, new = _COLOUR_KO[old], _COLOUR_KO[new]
+        case Objects(), Objects() if before.shape != after.shape:
+            old, new, name = before.shape, after.shape, ("shape", "모양이")
+            if korean:
+                old, new = _SHAPE_KO[old], _SHAPE_KO[new]
+        case Objects(), Objects() if before.count != after.count:
+            old, new, name = str(before.count), str(after.count), ("count", "개수가")
+            if korean:
+                old, new = f"{old}개", f"{new}개"
+        case Objects(count=1), Objects() if before.cell != after.cell:
+            old, new, name = CELLS[before.cell], CELLS[after.cell], ("position", "위치가")
+            if korean:
+                old, new = _CELL_KO[old], _CELL_KO[new]
+        case _:
+            return "달라진 것이 없습니다." if korean else "Nothing changed."
+    if korean:
+        return f"{name[1]} {old}에서 {_towards(new)} 바뀌었습니다."
+    return f"The {name[0]} changed from {old} to {new}."
+
+
+def _changed_turn(rng: random.Random, scenes: tuple[Scene, ...], language: str) -> Turn:
+    return Turn("changed", _ask(rng, "changed", language), describe_change(scenes[0], scenes[1], language))
+
+
+def _which_turn(rng: random.Random, scenes: tuple[Scene, ...], language: str) -> Turn:
+    number = rng.randrange(len(scenes))
+    what = noun(scenes[number], language)
+    if language == "ko":
+        what = _with_subject_particle(what)
+    return Turn("which", _ask(rng, "which", language).format(what=what), f"Image {number + 1}.")
+
+
+def _order_turn(rng: random.Random, scenes: tuple[Scene, ...], language: str) -> Turn:
+    parts = [f"Image {number}: {noun(scene, language)}." for number, scene in enumerate(scenes, 1)]
+    return Turn("order", _ask(rng, "order", language), " ".join(parts))
+
+
+def _named_turn(rng: random.Random, scenes: tuple[Scene, ...], language: str) -> Turn:
+    number = rng.randrange(len(scenes))
+    text = noun(scenes[number], language)
+    answer_text = f"{text[0].upper()}{text[1:]}." if language == "en" else f"{text}."
+    return Turn("named", _ask(rng, "named", language).format(n=number + 1), answer_text)
+
+
+_SEVERAL: dict[str, Callable[[random.Random, tuple[Scene, ...], str], Turn]] = {
+    "changed": _changed_turn,
+    "which": _which_turn,
+    "order": _order_turn,
+    "named": _named_turn,
+}
+
+
+def several(
+    rng: random.Random,
+    count: int,
+    *,
+    split: bool,
+    num_turns: int,
+    language: str | None = None,
+    first_task: str | None = None,
+) -> Conversation:
+    """Two to four pictures in order; two pictures differ in one thing when the question is what changed."""
+    language = language or rng.choice(LANGUAGES)
+    tasks = ["which", "order", "named"]
+    rng.shuffle(tasks)
+    if first_task is None:
+        first_task = "changed" if count == 2 and rng.random() < 0.6 else tasks[0]
+    tasks = [first_task, *(task for task in tasks if task != first_task)]
+    scenes = _distinct_scenes(rng, count)
+    if first_task == "changed":
+        scenes = (scenes[0], change(rng, scenes[0]))
+        tasks = ["changed", "order", "named"]
+    turns = tuple(_SEVERAL[task](rng, scenes, language) for task in tasks[:num_turns])
+    return Conversation(
+        scenes=tuple(scenes),
+        labels=rng.choice(("before", "before", "after", "none")),
+        question_first=rng.random() < 0.25,
+        turns=turns,
+        split=split,
+    )
+
+
+def _distinct_scenes(rng: random.Random, count: int) -> tuple[Objects | Number, ...]:
+    scenes: list[Objects | Number] = []
+    names: set[str] = set()
+    while len(scenes) < count:
+        scene = random_scene(rng)
+        if (name := noun(scene, "en")) not in names:
+            names.add(name)
+            scenes.append(scene)
+    return tuple(scenes)
+
+
+def text_only(rng: random.Random, language: str | None = None) -> Conversation:
+    """A turn without a picture."""
+    language = language or rng.choice(LANGUAGES)
+    turn = Turn("text_only", _ask(rng, "text_only", language), NO_PICTURE[language])
+    return Conversation(scenes=(), labels="none", question_first=False, turns=(turn,), split=False)
+
+
+def held_out(rng: random.Random, task: str, language: str) -> Conversation:
+    """One conversation whose last turn examines ``task``; the tasks of :data:`EVALUATED`."""
+    split = rng.random() < 0.5
+    match task:
+        case "number":
+            return single(rng, random_number(rng), split=split, num_turns=1, language=language, first_task=task)
+        case "receipt":
+            return single(rng, random_receipt(rng), split=True, num_turns=1, language=language, first_task=task)
+        case "position":
+            return single(rng, random_objects(rng, 1), split=split, num_turns=1, language=language, first_task=task)
+        case "shape" | "colour" | "count":
+            return single(rng, random_objects(rng), split=split, num_turns=1, language=language, first_task=task)
+        case "caption":
+            return single(rng, random_scene(rng), split=split, num_turns=1, language=language, first_task=task)
+        case "second_turn":
+            return single(rng, random_scene(rng), split=split, num_turns=2, language=language)
+        case "changed":
+            return several(rng, 2, split=split, num_turns=1, language=language, first_task=task)
+        case _:
+            return several(rng, rng.randint(2, 4), split=split, num_turns=1, language=language, first_task=task)
+
+
+EVALUATED = (
+    "shape", "colour", "count", "position", "number", "caption",
+    "changed", "which", "order", "named", "second_turn", "receipt",
+)  # fmt: skip

@@ -1,0 +1,215 @@
+"""The contract between the gateway and any engine.
+
+    reserve(request_id, keys) → which features are there already (leased to the request), which are missing
+    submit(request)           → a stream of deltas that ends in exactly one Finished, or raises one OpsinError
+    cancel, release, purge, stats, capabilities
+
+Engines get bytes or pixels, never URLs. This module knows no engine, no torch, no HTTP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal, Protocol
+
+from opsin.core.conversation import Conversation
+from opsin.core.stages import Stage
+from opsin.media.types import MediaBytes, RenderedPicture
+
+FinishReason = Literal["stop", "length"]
+
+
+class InputKind(StrEnum):
+    """What an engine reads."""
+
+    TOKENS = "tokens"  # token ids and rendered pixels: we own template, tokenizer and rendering
+    MESSAGES = "messages"  # chat messages and picture bytes: the engine applies its own template
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How tokens are chosen; names and meaning are vLLM's. ``temperature`` 0 is greedy, ``top_k`` 0 is off.
+
+    ``max_tokens`` None means as many as ``max_model_len`` leaves.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    max_tokens: int | None = None
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPrompt:
+    """Token ids with the picture slots already expanded; one image token per encoder position."""
+
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPrompt:
+    """The conversation as the user structured it; its media refs correspond in order to the request's pictures."""
+
+    conversation: Conversation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """One picture of a request, in prompt order.
+
+    ``key`` identifies its features within a scope. For a TOKENS engine ``rendered`` is None when ``key`` was leased by
+    ``reserve``. For a MESSAGES engine ``media`` holds the original bytes.
+    """
+
+    key: str
+    image_tokens: int
+    num_tiles: int
+    rendered: RenderedPicture | None = None
+    media: MediaBytes | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationRequest:
+    """One request to an engine."""
+
+    id: str
+    scope: str  # opaque tenant scope: features and prefixes never cross it
+    prompt: TokenPrompt | ChatPrompt
+    pictures: tuple[Picture, ...]
+    sampling: SamplingParams
+    submitted_at: float  # time.monotonic(); what passes until the engine starts is queue
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """Outcome of ``reserve``; the leases last until the request ends or ``release`` is called."""
+
+    leased: frozenset[str]
+    missing: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts from the ids that the engine ran. ``image_tokens`` and ``cached_tokens`` None: it cannot tell."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    image_tokens: int | None
+    cached_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """New text; never empty, never half a character. ``num_tokens`` tokens went into it."""
+
+    text: str
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The end of a stream. ``stages_s`` holds queue, vision_encode, prefill, decode as far as the engine knows them."""
+
+    reason: FinishReason
+    usage: Usage
+    stages_s: Mapping[Stage, float]
+    encoded_pictures_s: Sequence[float] = field(default=())  # encoder time of each picture that was encoded
+
+
+StreamEvent = Delta | Finished
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """A snapshot for gauges. None: the engine cannot tell."""
+
+    running: int
+    waiting: int
+    kv_tokens: int | None = None
+    kv_image_tokens: int | None = None
+    cache_bytes: int | None = None
+    process_memory_bytes: int | None = None
+    device_memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What an engine can do and tell."""
+
+    input: InputKind
+    max_model_len: int | None
+    max_num_seqs: int | None
+    stages: frozenset[Stage]  # the stages it reports
+    reports_cache: bool  # reserve() tells hits and misses of vision features
+    reports_kv: bool  # stats() tells what the KV cache holds
+    load_time_s: float | None = None
+    device: str | None = None
+
+
+class PurgeOutcome(StrEnum):
+    """Per tier: what became of the data."""
+
+    ERASED = "erased"
+    NONE = "none"  # there was nothing
+    UNREACHABLE = "unreachable"  # the engine keeps data that it cannot delete
+
+
+@dataclass(frozen=True, slots=True)
+class PurgeReport:
+    """Tier name → outcome."""
+
+    tiers: Mapping[str, PurgeOutcome]
+
+
+class Engine(Protocol):
+    """Implemented alike by local, upstream and fake engines."""
+
+    async def start(self) -> None:
+        """Loads or connects; returns when requests can be served. Raises ConfigError or EngineError."""
+        ...
+
+    async def close(self) -> None:
+        """Ends running requests and frees processes and sockets. Safe to call twice."""
+        ...
+
+    def capabilities(self) -> Capabilities:
+        """Constant after start()."""
+        ...
+
+    def unready_reason(self) -> str | None:
+        """None when requests can be served, else a sentence for ``/ready``."""
+        ...
+
+    async def reserve(self, request_id: str, keys: Sequence[str]) -> Reservation:
+        """Leases the features that exist. An engine without a feature cache reports every key as missing."""
+        ...
+
+    async def release(self, request_id: str) -> None:
+        """Gives leases back when no submit follows. Unknown ids are fine."""
+        ...
+
+    def submit(self, request: GenerationRequest) -> AsyncIterator[StreamEvent]:
+        """Runs a request. Closing the iterator early cancels it. Raises EngineError, ContextLengthExceeded."""
+        ...
+
+    async def cancel(self, request_id: str) -> None:
+        """Stops a request and frees what it holds. Unknown ids are fine."""
+        ...
+
+    async def purge(self, scope: str, key: str | None) -> PurgeReport:
+        """Erases one picture's features (by key), or all of a scope."""
+        ...
+
+    async def stats(self) -> EngineStats:
+        """A snapshot, cheap enough for every scrape."""
+        ...

@@ -1,0 +1,56 @@
+"""What media hands to the next stages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from opsin.vision.plan import Size
+
+
+class ImageFormat(StrEnum):
+    """Accepted formats, by magic bytes."""
+
+    JPEG = "jpeg"
+    PNG = "png"
+    WEBP = "webp"
+    GIF = "gif"
+
+    @property
+    def mime(self) -> str:
+        """The media type, e.g. ``image/jpeg``."""
+        return f"image/{self.value}"
+
+
+@dataclass(frozen=True, slots=True)
+class ImageHeader:
+    """What the container says before any pixel is decoded. ``size`` is as stored, before ``orientation``."""
+
+    format: ImageFormat
+    size: Size
+    orientation: int  # EXIF 1 to 8
+    frames: int  # 1 unless the container declares an animation
+
+    @property
+    def upright(self) -> Size:
+        """The size after applying the orientation: 5 to 8 swap the sides."""
+        return Size(self.size.height, self.size.width) if self.orientation >= 5 else self.size
+
+
+@dataclass(frozen=True, slots=True)
+class MediaBytes:
+    """A loaded picture, not decoded. ``param`` names its place in the request."""
+
+    data: bytes
+    sha256: str
+    header: ImageHeader
+    param: str
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedPicture:
+    """Tiles of one picture as uint8 RGB, C order, shape (num_tiles, tile.height, tile.width, 3)."""
+
+    pixels: bytes
+    num_tiles: int
+    tile: Size

@@ -1,0 +1,1 @@
+"""From a picture's size to its visual tokens, per model family: arithmetic only, no pixels, no I/O."""

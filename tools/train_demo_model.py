@@ -1,0 +1,553 @@
+"""Trains the demo model: a small Idefics3 (SmolVLM's architecture) on drawn pictures, on a CPU.
+
+    python tools/train_demo_model.py --out src/opsin/demo/model --work /tmp/demo-training
+
+Seeded and resumable: the state in ``--work`` is written every ``--save-every`` steps, and the same command goes on
+from there. Two phases. First the vision tower and connector alone, with supervised heads (shape, colour, count,
+position, digits): without it nothing is learned in the first 700 joint steps. Then everything jointly, with several
+questions on each picture, because the picture is what costs. The heads stay as an auxiliary loss and are thrown away.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import multiprocessing
+import random
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from torch import nn
+from transformers import (
+    AutoModelForImageTextToText,
+    GenerationConfig,
+    Idefics3Config,
+    Idefics3Processor,
+    PreTrainedTokenizerFast,
+)
+from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
+
+from opsin.demo import tasks
+from opsin.demo.scenes import (
+    CANVAS,
+    COLOURS,
+    MAX_COUNT,
+    SHAPES,
+    Number,
+    Objects,
+    Receipt,
+    Scene,
+    draw,
+    random_number,
+    random_objects,
+    random_receipt,
+)
+
+TILE = 128
+PATCH = 16
+SCALE_FACTOR = 2
+TOKENS_PER_TILE = (TILE // PATCH // SCALE_FACTOR) ** 2
+WIDTH = 128
+VOCABULARY = 1536
+MAX_GRID = 4
+"""Row and column markers in the vocabulary; a later model may cut pages into more tiles than 2x2."""
+
+FAKE, GLOBAL, IMAGE, END = "<fake_token_around_image>", "<global-img>", "<image>", "<end_of_utterance>"
+CHAT_TEMPLATE = (
+    "<|im_start|>{% for message in messages %}{{ message['role'] | capitalize }}:"
+    "{% if message['content'] is string %} {{ message['content'] }}"
+    "{% else %}{% for part in message['content'] %}"
+    "{% if part['type'] == 'image' %}<image>{% else %} {{ part['text'] }}{% endif %}"
+    "{% endfor %}{% endif %}<end_of_utterance>\n{% endfor %}"
+    "{% if add_generation_prompt %}Assistant:{% endif %}"
+)
+
+
+def build_processor(seed: int) -> Idefics3Processor:
+    """Byte-level BPE with SmolLM's pre-tokenizer (single digits, GPT-2 pattern), trained on the tasks' own text."""
+    rng = random.Random(seed)
+    corpus: list[str] = []
+    for _ in range(12_000):
+        conversation = random_conversation(rng)
+        for turn in conversation.turns:
+            corpus += [" " + turn.question, " " + turn.answer]
+    corpus += [f" {text}" for text in tasks.SYSTEM_PROMPTS] + ["User: Image 1: Image 2. Assistant: System:"] * 50
+    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", FAKE, GLOBAL, IMAGE, END]
+    special += [f"<row_{row}_col_{col}>" for row in range(1, MAX_GRID + 1) for col in range(1, MAX_GRID + 1)]
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    bpe.decoder = decoders.ByteLevel()
+    bpe.train_from_iterator(
+        corpus,
+        trainers.BpeTrainer(
+            vocab_size=VOCABULARY,
+            special_tokens=special,
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        ),
+    )
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=bpe,
+        bos_token="<|im_start|>",
+        eos_token=END,
+        pad_token="<|endoftext|>",
+        model_max_length=4096,
+        clean_up_tokenization_spaces=False,
+    )
+    image_processor = Idefics3ImageProcessorPil(
+        size={"longest_edge": CANVAS},
+        max_image_size={"longest_edge": TILE},
+        do_image_splitting=True,
+        image_mean=[0.5, 0.5, 0.5],
+        image_std=[0.5, 0.5, 0.5],
+    )
+    return Idefics3Processor(image_processor, tokenizer, image_seq_len=TOKENS_PER_TILE, chat_template=CHAT_TEMPLATE)
+
+
+def build_model(tokenizer: PreTrainedTokenizerFast) -> Any:
+    """Vision 128x4 (0.8 M parameters), text 128x4 with head_dim 32 (0.9 M), embeddings 0.3 M."""
+    config = Idefics3Config(
+        vision_config={
+            "hidden_size": WIDTH, "intermediate_size": 3 * WIDTH, "num_hidden_layers": 4, "num_attention_heads": 4,
+            "image_size": TILE, "patch_size": PATCH,
+        },
+        text_config={
+            "model_type": "llama", "vocab_size": len(tokenizer), "hidden_size": WIDTH, "intermediate_size": 3 * WIDTH,
+            "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 32,
+            "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "tie_word_embeddings": False,
+            "pad_token_id": tokenizer.pad_token_id, "bos_token_id": tokenizer.bos_token_id,
+            "eos_token_id": tokenizer.eos_token_id,
+        },
+        scale_factor=SCALE_FACTOR,
+        image_token_id=tokenizer.convert_tokens_to_ids(IMAGE),
+        pad_token_id=tokenizer.pad_token_id,
+        tie_word_embeddings=False,
+    )  # fmt: skip
+    return AutoModelForImageTextToText.from_config(config, attn_implementation="eager")
+
+
+def tiles_of(picture: Image.Image, *, split: bool, exact: bool = True) -> tuple[list[np.ndarray], int, int]:
+    """Idefics3's preprocessing up to normalisation: uint8 tiles (128, 128, 3), rows, columns (0, 0 when unsplit).
+
+    ``exact`` False halves a whole canvas by averaging instead of Lanczos: ten times cheaper, and a harmless variation.
+    """
+    width, height = picture.size
+    aspect = width / height
+    if width >= height:
+        width, height = CANVAS, int(CANVAS / aspect)
+        height += height % 2
+    else:
+        width, height = int(CANVAS * aspect), CANVAS
+        width += width % 2
+    picture = _resized(picture, width, height)
+    quick = not exact and picture.size == (CANVAS, CANVAS)
+    whole = np.asarray(picture.reduce(CANVAS // TILE) if quick else _resized(picture, TILE, TILE))
+    if not split:
+        return [whole], 0, 0
+    if width >= height:
+        width = math.ceil(width / TILE) * TILE
+        height = math.ceil(int(width / aspect) / TILE) * TILE
+    else:
+        height = math.ceil(height / TILE) * TILE
+        width = math.ceil(int(height * aspect) / TILE) * TILE
+    picture = _resized(picture, width, height)
+    pixels = np.asarray(picture)
+    rows, columns = height // TILE, width // TILE
+    tiles = [
+        pixels[row * TILE : (row + 1) * TILE, column * TILE : (column + 1) * TILE]
+        for row in range(rows)
+        for column in range(columns)
+    ]
+    return [*tiles, whole], rows, columns
+
+
+def _resized(picture: Image.Image, width: int, height: int) -> Image.Image:
+    if picture.size == (width, height):
+        return picture
+    return picture.resize((width, height), Image.Resampling.LANCZOS)
+
+
+def slot_text(rows: int, columns: int) -> str:
+    """What stands for one picture in the prompt."""
+    text = ""
+    for row in range(1, rows + 1):
+        for column in range(1, columns + 1):
+            text += f"{FAKE}<row_{row}_col_{column}>" + IMAGE * TOKENS_PER_TILE
+        text += "\n"
+    prefix = "\n" if rows else ""
+    return f"{text}{prefix}{FAKE}{GLOBAL}{IMAGE * TOKENS_PER_TILE}{FAKE}"
+
+
+def random_conversation(rng: random.Random, kind: str | None = None) -> tasks.Conversation:
+    """The training mixture; ``kind`` fixes one of its groups."""
+    kind = kind or rng.choice(("compact", "compact", "several", "split", "receipt", "split_several"))
+    match kind:
+        case "compact":
+            draw_kind = rng.random()
+            if draw_kind < 0.03:
+                return tasks.text_only(rng)
+            if draw_kind < 0.07:
+                return tasks.single(rng, random_receipt(rng), split=False, num_turns=2)
+            return tasks.single(rng, tasks.random_scene(rng), split=False, num_turns=4)
+        case "several":
+            return tasks.several(rng, rng.choice((2, 2, 3, 4)), split=False, num_turns=3)
+        case "split":
+            return tasks.single(rng, tasks.random_scene(rng), split=True, num_turns=4)
+        case "receipt":
+            return tasks.single(rng, random_receipt(rng), split=True, num_turns=2)
+        case _:
+            return tasks.several(rng, rng.choice((2, 2, 2, 3, 4)), split=True, num_turns=3)
+
+
+def groups_of(step: int) -> tuple[tuple[tuple[str, int], ...], ...]:
+    """The groups of like length in one optimiser step, as (kind, conversations): tiles cost most, so they come less often."""
+    groups: list[tuple[tuple[str, int], ...]] = [(("compact", 24),), (("several", 10),)]
+    if step % 2 == 0:
+        groups.append((("receipt", 6), ("split", 4)))
+    if step % 4 == 1:
+        groups.append((("split_several", 3),))
+    return tuple(groups)
+
+
+@dataclass(frozen=True, slots=True)
+class HeadTargets:
+    """Class per tile for each head; -100 where the head does not apply."""
+
+    kind: int
+    shape: int = -100
+    colour: int = -100
+    count: int = -100
+    cell: int = -100
+    tens: int = -100
+    ones: int = -100
+    total: tuple[int, int, int, int] = (-100, -100, -100, -100)
+
+    def row(self) -> list[int]:
+        return [self.kind, self.shape, self.colour, self.count, self.cell, self.tens, self.ones, *self.total]
+
+
+HEAD_CLASSES = (4, len(SHAPES), len(COLOURS), MAX_COUNT + 1, 9, 11, 10, 10, 10, 10, 10)
+
+
+def targets_of(scene: Scene, tile: int, num_tiles: int) -> HeadTargets:
+    """What can be told from one tile: the last tile is the whole picture, the lower right one holds a total."""
+    if isinstance(scene, Receipt):
+        if num_tiles == 5 and tile == 3:
+            digits = f"{scene.total_cents:04d}"
+            return HeadTargets(kind=2, total=(int(digits[0]), int(digits[1]), int(digits[2]), int(digits[3])))
+        return HeadTargets(kind=3)
+    if tile != num_tiles - 1:
+        return HeadTargets(kind=-100)
+    colour = tuple(COLOURS).index(scene.colour)
+    if isinstance(scene, Number):
+        return HeadTargets(kind=1, colour=colour, tens=scene.value // 10 or 10, ones=scene.value % 10)
+    return HeadTargets(
+        kind=0,
+        shape=SHAPES.index(scene.shape),
+        colour=colour,
+        count=scene.count,
+        cell=scene.cell if scene.count == 1 else -100,
+    )
+
+
+class Heads(nn.Module):
+    """Attention-pooled classifiers over a tile's visual tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queries = nn.Parameter(torch.randn(len(HEAD_CLASSES), WIDTH) * 0.1)
+        self.keys = nn.Linear(WIDTH, WIDTH)
+        self.classifiers = nn.ModuleList(nn.Linear(WIDTH, classes) for classes in HEAD_CLASSES)
+
+    def forward(self, features: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, list[float]]:
+        """features (tiles, tokens, WIDTH), targets (tiles, heads) → mean loss, accuracy per head."""
+        weights = torch.softmax(self.queries @ self.keys(features).transpose(1, 2) / WIDTH**0.5, dim=-1)
+        pooled = weights @ features
+        losses, accuracies = [], []
+        for index, classifier in enumerate(self.classifiers):
+            wanted = targets[:, index]
+            known = wanted >= 0
+            if not bool(known.any()):
+                accuracies.append(float("nan"))
+                continue
+            logits = classifier(pooled[known, index])
+            losses.append(nn.functional.cross_entropy(logits, wanted[known]))
+            accuracies.append((logits.argmax(-1) == wanted[known]).float().mean().item())
+        return torch.stack(losses).mean(), accuracies
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A padded group of conversations: tiles (n, 128, 128, 3) uint8, ids and labels (rows, length)."""
+
+    name: str
+    tiles: np.ndarray
+    targets: np.ndarray
+    ids: np.ndarray
+    labels: np.ndarray
+
+
+def photographed(scene: Scene, rng: random.Random) -> Image.Image:
+    """The drawn picture, sometimes at another size and shape, as a user's file would be."""
+    if isinstance(scene, Receipt) or rng.random() < 0.8:
+        return draw(scene)
+    width = rng.randint(140, 560)
+    return draw(scene, (width, max(64, int(width * rng.uniform(0.75, 1.33)))))
+
+
+class Encoder:
+    """Turns conversations into padded groups of token ids, labels and tiles."""
+
+    def __init__(self, processor: Idefics3Processor) -> None:
+        self.tokenizer = processor.tokenizer
+        self.template = processor.chat_template
+        self.assistant = self.tokenizer.encode("Assistant:", add_special_tokens=False)
+        self.end = self.tokenizer.convert_tokens_to_ids(END)
+
+    def conversation(
+        self, conversation: tasks.Conversation, rng: random.Random
+    ) -> tuple[list[np.ndarray], list[list[int]], list[int], list[int]]:
+        """Returns tiles, head targets, ids, labels (-100 outside the answers)."""
+        tiles: list[np.ndarray] = []
+        targets: list[list[int]] = []
+        slots: list[str] = []
+        for scene in conversation.scenes:
+            own, rows, columns = tiles_of(photographed(scene, rng), split=conversation.split, exact=rng.random() < 0.25)
+            targets += [targets_of(scene, index, len(own)).row() for index in range(len(own))]
+            tiles += own
+            slots.append(slot_text(rows, columns))
+        text = self.tokenizer.apply_chat_template(
+            conversation.messages(), chat_template=self.template, tokenize=False, add_generation_prompt=True
+        )
+        pieces = text.split(IMAGE)
+        text = pieces[0] + "".join(slot + piece for slot, piece in zip(slots, pieces[1:], strict=True))
+        text += f" {conversation.turns[-1].answer}{END}"
+        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
+        return tiles, targets, ids, self._labels(ids)
+
+    def _labels(self, ids: list[int]) -> list[int]:
+        labels = [-100] * len(ids)
+        inside = False
+        for position, token in enumerate(ids):
+            if inside:
+                labels[position] = token
+            if token == self.end:
+                inside = False
+            if ids[position - len(self.assistant) + 1 : position + 1] == self.assistant:
+                inside = True
+        return labels
+
+    def group(self, kinds: tuple[tuple[str, int], ...], rng: random.Random) -> Group:
+        tiles: list[np.ndarray] = []
+        targets: list[list[int]] = []
+        rows: list[tuple[list[int], list[int]]] = []
+        for kind, count in kinds:
+            for _ in range(count):
+                own_tiles, own_targets, ids, labels = self.conversation(random_conversation(rng, kind), rng)
+                tiles += own_tiles
+                targets += own_targets
+                rows.append((ids, labels))
+        length = max(len(ids) for ids, _ in rows)
+        pad = self.tokenizer.pad_token_id
+        return Group(
+            name=kinds[0][0],
+            tiles=np.stack(tiles),
+            targets=np.array(targets),
+            ids=np.array([ids + [pad] * (length - len(ids)) for ids, _ in rows]),
+            labels=np.array([labels + [-100] * (length - len(labels)) for _, labels in rows]),
+        )
+
+
+def produce(work: Path, seed: int, first_step: int, vision_steps: int, queue: Any) -> None:
+    """Worker process: one item per step, each from a seed of its own, so that a resumed run sees new pictures."""
+    torch.set_num_threads(1)
+    encoder = Encoder(Idefics3Processor.from_pretrained(work / "processor"))
+    step = first_step
+    while True:
+        rng = random.Random(f"{seed}/{step}")
+        if step < vision_steps:
+            queue.put(vision_batch(rng))
+        else:
+            queue.put([encoder.group(kinds, rng) for kinds in groups_of(step)])
+        step += 1
+
+
+def vision_batch(rng: random.Random) -> tuple[np.ndarray, np.ndarray]:
+    """40 whole pictures and 30 receipt tiles, tiles and head targets."""
+    tiles: list[np.ndarray] = []
+    targets: list[list[int]] = []
+    for _ in range(40):
+        scene: Scene = random_objects(rng) if rng.random() < 0.6 else random_number(rng)
+        own, _, _ = tiles_of(photographed(scene, rng), split=False, exact=rng.random() < 0.25)
+        tiles += own
+        targets.append(targets_of(scene, 0, 1).row())
+    for index in range(30):
+        receipt = random_receipt(rng)
+        own, _, _ = tiles_of(draw(receipt), split=True, exact=False)
+        tile = 3 if index < 26 else rng.choice((0, 1, 2, 4))
+        tiles.append(own[tile])
+        targets.append(targets_of(receipt, tile, 5).row())
+    return np.stack(tiles), np.array(targets)
+
+
+class Trainer:
+    """The model, its heads and optimiser, with a state file."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args = args
+        args.work.mkdir(parents=True, exist_ok=True)
+        torch.manual_seed(args.seed)
+        if not (args.work / "processor").exists():
+            build_processor(args.seed).save_pretrained(args.work / "processor")
+        self.processor = Idefics3Processor.from_pretrained(args.work / "processor")
+        self.model = build_model(self.processor.tokenizer)
+        self.heads = Heads()
+        self.parameters = [*self.model.parameters(), *self.heads.parameters()]
+        decayed = [p for p in self.parameters if p.ndim >= 2]
+        plain = [p for p in self.parameters if p.ndim < 2]
+        self.optimiser = torch.optim.AdamW(
+            [{"params": decayed, "weight_decay": 0.05}, {"params": plain, "weight_decay": 0.0}], betas=(0.9, 0.98)
+        )
+        self.step = 0
+        self.seconds = 0.0
+        if (args.work / "state.pt").exists():
+            state = torch.load(args.work / "state.pt", weights_only=True)
+            self.model.load_state_dict(state["model"])
+            self.heads.load_state_dict(state["heads"])
+            self.optimiser.load_state_dict(state["optimiser"])
+            self.step, self.seconds = state["step"], state["seconds"]
+
+    def save(self) -> None:
+        state = {
+            "model": self.model.state_dict(), "heads": self.heads.state_dict(),
+            "optimiser": self.optimiser.state_dict(), "step": self.step, "seconds": self.seconds,
+        }  # fmt: skip
+        torch.save(state, self.args.work / "state.new")
+        (self.args.work / "state.new").rename(self.args.work / "state.pt")
+
+    def export(self, out: Path) -> None:
+        """bf16 weights, configuration, tokenizer, processor, chat template."""
+        # Cast a copy: training goes on in fp32.
+        model = build_model(self.processor.tokenizer)
+        model.load_state_dict(self.model.state_dict())
+        model.to(torch.bfloat16)
+        tokenizer = self.processor.tokenizer
+        model.generation_config = GenerationConfig(
+            do_sample=False, bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        )  # fmt: skip
+        model.save_pretrained(out)
+        self.processor.save_pretrained(out)
+
+    def features(self, group: Group) -> torch.Tensor:
+        """Visual tokens of a group's tiles, (n, TOKENS_PER_TILE, WIDTH); a tile that no head knows takes no gradient."""
+        useful = torch.from_numpy(group.targets[:, 0] >= 0)
+        if bool(useful.all()):
+            return self.encode(group.tiles)
+        features = torch.empty(len(group.tiles), TOKENS_PER_TILE, WIDTH)
+        with torch.no_grad():
+            features[~useful] = self.encode(group.tiles[~useful.numpy()])
+        return features.index_put((useful,), self.encode(group.tiles[useful.numpy()]))
+
+    def encode(self, tiles: np.ndarray) -> torch.Tensor:
+        """uint8 tiles (n, 128, 128, 3) → (n, TOKENS_PER_TILE, WIDTH)."""
+        pixels = torch.from_numpy(tiles).permute(0, 3, 1, 2).float().div_(127.5).sub_(1.0).contiguous()
+        side = TILE // PATCH
+        mask = torch.ones(len(tiles), side, side, dtype=torch.bool)
+        hidden = self.model.model.vision_model(pixel_values=pixels, patch_attention_mask=mask).last_hidden_state
+        return self.model.model.connector(hidden)
+
+    def learning_rate(self) -> float:
+        """Warm-up, then cosine to a tenth by clock time: a shared machine decides how many steps an hour holds."""
+        args = self.args
+        if self.step < args.vision_steps:
+            return args.lr * min(1.0, (self.step + 1) / 100)
+        warm = min(1.0, (self.step - args.vision_steps + 1) / 150)
+        progress = min(1.0, self.seconds / (args.minutes * 60))
+        return args.lr * warm * (0.04 + 0.96 * 0.5 * (1 + math.cos(math.pi * progress)))
+
+    def vision_step(self, tiles: np.ndarray, targets: np.ndarray) -> dict[str, float]:
+        loss, accuracies = self.heads(self.encode(tiles), torch.from_numpy(targets))
+        loss.backward()
+        return {"loss": loss.item(), "heads": float(np.nanmean(accuracies)), "worst": float(np.nanmin(accuracies))}
+
+    def joint_step(self, groups: list[Group]) -> dict[str, float]:
+        total = sum(int((group.labels >= 0).sum()) for group in groups)
+        report = {"loss": 0.0}
+        for group in groups:
+            features = self.features(group)
+            ids = torch.from_numpy(group.ids)
+            embeds = self.model.get_input_embeddings()(ids)
+            is_image = (ids == self.model.config.image_token_id).unsqueeze(-1)
+            embeds = embeds.masked_scatter(is_image, features)
+            hidden = self.model.model.text_model(inputs_embeds=embeds).last_hidden_state
+            labels = torch.from_numpy(group.labels)[:, 1:]
+            wanted = labels >= 0
+            logits = self.model.lm_head(hidden[:, :-1][wanted])
+            loss = nn.functional.cross_entropy(logits, labels[wanted], reduction="sum") / total
+            auxiliary, _ = self.heads(features, torch.from_numpy(group.targets))
+            (loss + 0.25 * auxiliary / len(groups)).backward()
+            report["loss"] += loss.item()
+            right = (logits.argmax(-1) == labels[wanted]).float().mean().item()
+            report["_".join(("tokens", group.name))] = right
+        return report
+
+    def run(self) -> None:
+        args = self.args
+        queue: Any = multiprocessing.Queue(maxsize=4)
+        worker = multiprocessing.Process(
+            target=produce, args=(args.work, args.seed, self.step, args.vision_steps, queue), daemon=True
+        )
+        worker.start()
+        averages: dict[str, float] = {}
+        while self.seconds < args.minutes * 60:
+            started = time.monotonic()
+            batch = queue.get()
+            for group in self.optimiser.param_groups:
+                group["lr"] = self.learning_rate()
+            report = self.vision_step(*batch) if self.step < args.vision_steps else self.joint_step(batch)
+            nn.utils.clip_grad_norm_(self.parameters, 1.0)
+            self.optimiser.step()
+            self.optimiser.zero_grad(set_to_none=True)
+            self.step += 1
+            self.seconds += time.monotonic() - started
+            for name, value in report.items():
+                averages[name] = 0.9 * averages.get(name, value) + 0.1 * value
+            if self.step % 50 == 0:
+                figures = {name: round(value, 4) for name, value in averages.items()}
+                print(json.dumps({"step": self.step, "minutes": round(self.seconds / 60, 1), **figures}), flush=True)
+                averages = {}
+            if self.step % args.save_every == 0:
+                self.save()
+        worker.terminate()
+        self.save()
+        self.export(args.out)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="where the finished model goes")
+    parser.add_argument("--work", type=Path, required=True, help="state for resuming")
+    parser.add_argument("--minutes", type=float, default=110, help="training time, summed over resumed runs")
+    parser.add_argument("--vision-steps", type=int, default=700)
+    parser.add_argument("--lr", type=float, default=2e-3)
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--save-every", type=int, default=200)
+    parser.add_argument("--threads", type=int, default=2)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    Trainer(args).run()
+
+
+if __name__ == "__main__":
+    multiprocessing.set_start_method("spawn")
+    main()
