@@ -18,7 +18,7 @@ from opsin.core.conversation import Conversation
 from opsin.core.stages import Stage
 from opsin.media.types import MediaBytes, RenderedPicture
 
-FinishReason = Literal["stop", "length"]
+FinishReason = Literal["stop", "length", "content_filter", "tool_calls"]  # the last two: upstream engines only
 
 
 class InputKind(StrEnum):
@@ -68,12 +68,12 @@ class Picture:
     """One picture of a request, in prompt order.
 
     ``key`` identifies its features within a scope. For a TOKENS engine ``rendered`` is None when ``key`` was leased by
-    ``reserve``. For a MESSAGES engine ``media`` holds the original bytes.
+    ``reserve``. For a MESSAGES engine ``media`` holds the original bytes, and the engine alone knows the token count.
     """
 
     key: str
-    image_tokens: int
-    num_tiles: int
+    image_tokens: int | None
+    num_tiles: int | None
     rendered: RenderedPicture | None = None
     media: MediaBytes | None = None
 
@@ -100,10 +100,13 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts from the ids that the engine ran. ``image_tokens`` and ``cached_tokens`` None: it cannot tell."""
+    """Token counts from the ids that the engine ran. None: it cannot tell; a count is never guessed.
 
-    prompt_tokens: int
-    completion_tokens: int
+    ``prompt_tokens`` and ``completion_tokens`` are None only where an upstream sent no usage.
+    """
+
+    prompt_tokens: int | None
+    completion_tokens: int | None
     image_tokens: int | None
     cached_tokens: int | None = None
 
@@ -199,7 +202,10 @@ class Engine(Protocol):
         ...
 
     def submit(self, request: GenerationRequest) -> AsyncIterator[StreamEvent]:
-        """Runs a request. Closing the iterator early cancels it. Raises EngineError, ContextLengthExceeded."""
+        """Runs a request. Closing the iterator early cancels it.
+
+        Raises EngineError and ContextLengthExceeded; an upstream engine also InvalidRequest and Overloaded.
+        """
         ...
 
     async def cancel(self, request_id: str) -> None:
