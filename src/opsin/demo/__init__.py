@@ -1,1 +1,1 @@
-"""TODO."""
+"""The demo model's world: drawn pictures, questions with known answers, the shipped model, ``make demo``."""

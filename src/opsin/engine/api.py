@@ -9,7 +9,7 @@ Engines get bytes or pixels, never URLs. This module knows no engine, no torch, 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal, Protocol
@@ -201,7 +201,7 @@ class Engine(Protocol):
         """Gives leases back when no submit follows. Unknown ids are fine."""
         ...
 
-    def submit(self, request: GenerationRequest) -> AsyncIterator[StreamEvent]:
+    def submit(self, request: GenerationRequest) -> AsyncGenerator[StreamEvent, None]:
         """Runs a request. Closing the iterator early cancels it.
 
         Raises EngineError and ContextLengthExceeded; an upstream engine also InvalidRequest and Overloaded.

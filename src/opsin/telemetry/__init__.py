@@ -1,1 +1,1 @@
-"""TODO."""
+"""Metrics and logs. Open to all packages; knows only core."""

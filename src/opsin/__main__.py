@@ -1,0 +1,7 @@
+"""``python -m opsin``."""
+
+import sys
+
+from opsin.cli.main import main
+
+sys.exit(main())

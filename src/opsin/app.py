@@ -1,0 +1,212 @@
+"""The composition root: the only place that knows concrete classes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from opsin.cache.keys import FeatureKeys, Scopes
+from opsin.core.errors import ConfigError
+from opsin.core.stages import Stage
+from opsin.engine.api import Engine
+from opsin.engine.fake import FakeEngine
+from opsin.engine.local.config import LocalEngineConfig
+from opsin.engine.local.engine import LocalEngine
+from opsin.engine.upstream.engine import UpstreamEngine
+from opsin.gateway.admission import Admission
+from opsin.gateway.auth import Auth
+from opsin.gateway.chat import ChatService
+from opsin.gateway.prepare import MessagePreparer, Preparer, Renderer, TokenPreparer
+from opsin.gateway.routes import Gateway
+from opsin.media.loader import MediaLoader
+from opsin.media.pool import RenderPool
+from opsin.models.card import GenerationDefaults, ModelCard, load_card
+from opsin.models.hub import resolve
+from opsin.prompt.build import PromptBuilder
+from opsin.prompt.template import ChatTemplate
+from opsin.prompt.tokenizer import Tokenizer
+from opsin.protocol.response import ModelObject, now
+from opsin.settings import DEMO_MODEL, EngineKind, Settings
+from opsin.telemetry.metrics import Metrics
+from opsin.testing.delays import DelayedEngine, DelayedLoader, DelayedRenderer
+from opsin.vision.plan import Family
+from opsin.vision.registry import family_for
+
+ENGINE_STAGES = (Stage.VISION_ENCODE, Stage.PREFILL, Stage.DECODE)
+DEFAULT_MAX_MODEL_LEN = 4096
+"""For a checkpoint that does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """A built server: what to start and close, and what the routes need."""
+
+    gateway: Gateway
+    renderer: RenderPool
+    loader: MediaLoader
+
+    async def start(self) -> None:
+        """Starts workers and engine.
+
+        Raises:
+            ConfigError: the model cannot be served.
+            EngineError: the engine did not become ready.
+        """
+        await self.renderer.start()
+        await self.gateway.engine.start()
+        capabilities = self.gateway.engine.capabilities()
+        if capabilities.load_time_s is not None:
+            self.gateway.metrics.load_time.set(capabilities.load_time_s)
+
+    async def close(self) -> None:
+        """Ends everything that start() began; safe after a failed start."""
+        await self.gateway.engine.close()
+        await self.renderer.close()
+
+
+@dataclass(frozen=True, slots=True)
+class LocalModel:
+    """A model whose template, tokenizer and token arithmetic are ours."""
+
+    card: ModelCard
+    family: Family
+    tokenizer: Tokenizer
+    builder: PromptBuilder
+
+
+def model_path(model: str) -> str:
+    """``demo`` stands for the model in the package."""
+    return str(Path(__file__).parent / "demo" / "model") if model == DEMO_MODEL else model
+
+
+def load_vision(settings: Settings) -> tuple[ModelCard, Family]:
+    """A model's card and its visual-token rule; enough to count tokens.
+
+    Raises:
+        ConfigError: no such model, an unsupported family, or broken files.
+    """
+    card = load_card(resolve(model_path(settings.model), settings.revision))
+    return card, family_for(card)
+
+
+def load_local_model(settings: Settings) -> LocalModel:
+    """Reads a model's files, or downloads them.
+
+    Raises:
+        ConfigError: no such model, an unsupported family, or broken files.
+    """
+    card, family = load_vision(settings)
+    tokenizer = Tokenizer.from_file(card.path / "tokenizer.json")
+    template = ChatTemplate(card.chat_template, card.special_tokens)
+    builder = PromptBuilder(tokenizer, template, family.image_token, card.image_token_id)
+    return LocalModel(card, family, tokenizer, builder)
+
+
+def build(settings: Settings) -> Application:
+    """Composes a server; nothing is started yet.
+
+    Raises:
+        ConfigError: the settings or the model do not allow a start.
+    """
+    renderer = RenderPool(settings.media)
+    match settings.engine:
+        case EngineKind.LOCAL:
+            return _with_local_engine(settings, renderer)
+        case EngineKind.UPSTREAM:
+            if settings.upstream is None:
+                raise ConfigError("engine 'upstream' needs --upstream URL")
+            name = settings.upstream.model or "upstream"
+            return _with_chat_engine(settings, renderer, UpstreamEngine(settings.upstream), name)
+        case EngineKind.FAKE:
+            return _with_chat_engine(settings, renderer, FakeEngine(settings.fake), "fake")
+
+
+def _with_local_engine(settings: Settings, renderer: RenderPool) -> Application:
+    model = load_local_model(settings)
+    card = model.card
+    max_model_len = settings.local.max_model_len or card.max_model_len or DEFAULT_MAX_MODEL_LEN
+    options = settings.local.model_dump(exclude={"max_model_len", "delays"})
+    config = LocalEngineConfig(
+        **options,
+        model_path=card.path,
+        model_type=card.model_type,
+        image_token_id=card.image_token_id,
+        eos_token_ids=card.eos_token_ids,
+        image_mean=card.vision.image_mean,
+        image_std=card.vision.image_std,
+        max_model_len=max_model_len,
+        delays={stage: seconds for stage, seconds in settings.inject_delay_s.items() if stage in ENGINE_STAGES},
+    )
+    engine = _delayed_engine(settings, LocalEngine(config, model.tokenizer.detokenizer))
+    metrics = _metrics(engine)
+    identity = (card.model_id, card.revision, card.processor_fingerprint, config.dtype, version("transformers"))
+    preparer = TokenPreparer(
+        family=model.family,
+        keys=FeatureKeys(identity),
+        engine=engine,
+        renderer=_delayed_renderer(settings, renderer),
+        builder=model.builder,
+        metrics=metrics,
+        max_model_len=max_model_len,
+    )
+    served = _Served(settings.model, card.revision, max_model_len, card.defaults)
+    return _assemble(settings, renderer, engine, preparer, metrics, served)
+
+
+def _with_chat_engine(settings: Settings, renderer: RenderPool, engine: Engine, name: str) -> Application:
+    engine = _delayed_engine(settings, engine)
+    metrics = _metrics(engine)
+    preparer = MessagePreparer(renderer=_delayed_renderer(settings, renderer), metrics=metrics)
+    return _assemble(settings, renderer, engine, preparer, metrics, _Served(name, None, None, GenerationDefaults()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Served:
+    name: str
+    revision: str | None
+    max_model_len: int | None
+    defaults: GenerationDefaults
+
+
+def _assemble(
+    settings: Settings, renderer: RenderPool, engine: Engine, preparer: Preparer, metrics: Metrics, served: _Served
+) -> Application:
+    names = settings.served_model_name or (served.name,)
+    loader = MediaLoader(settings.media)
+    load_delay = settings.inject_delay_s.get(Stage.MEDIA_LOAD)
+    chat = ChatService(
+        model_names=names,
+        engine=engine,
+        loader=DelayedLoader(loader, load_delay) if load_delay else loader,
+        preparer=preparer,
+        admission=Admission(settings.gateway.max_requests),
+        scopes=Scopes(),
+        defaults=served.defaults,
+        metrics=metrics,
+    )
+    models = tuple(ModelObject(name, now(), served.revision, served.name, served.max_model_len) for name in names)
+    gateway = Gateway(
+        chat=chat,
+        engine=engine,
+        auth=Auth(settings.gateway.api_key),
+        models=models,
+        metrics=metrics,
+        max_body_bytes=settings.gateway.max_body_bytes,
+    )
+    return Application(gateway, renderer, loader)
+
+
+def _metrics(engine: Engine) -> Metrics:
+    capabilities = engine.capabilities()
+    return Metrics(stages=capabilities.stages, cache=capabilities.reports_cache, kv=capabilities.reports_kv)
+
+
+def _delayed_engine(settings: Settings, engine: Engine) -> Engine:
+    delay = settings.inject_delay_s.get(Stage.QUEUE)
+    return DelayedEngine(engine, delay) if delay else engine
+
+
+def _delayed_renderer(settings: Settings, renderer: RenderPool) -> Renderer:
+    delay = settings.inject_delay_s.get(Stage.PREPROCESS)
+    return DelayedRenderer(renderer, delay) if delay else renderer

@@ -1,0 +1,50 @@
+"""``opsin tokens PICTURE…``: what pictures cost, from their headers alone. Nothing is decoded, no model is loaded."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from opsin.app import load_vision
+from opsin.core.conversation import Detail
+from opsin.media.loader import MediaLoader
+from opsin.settings import load_settings
+from opsin.vision.plan import VisionPlan
+
+
+def run(args: argparse.Namespace, flags: dict[str, Any]) -> int:
+    """Prints tiles and image tokens of each picture; returns the exit status."""
+    settings = load_settings(flags)
+    card, family = load_vision(settings)
+    loader = MediaLoader(settings.media)
+    plans = {
+        name: family.plan(loader.load_file(Path(name), name).header.upright, Detail(args._detail))
+        for name in args._pictures
+    }
+    total = sum(plan.image_tokens for plan in plans.values())
+    if args._json:
+        pictures = [{"picture": name, **_row(plan)} for name, plan in plans.items()]
+        print(json.dumps({"model": card.model_id, "pictures": pictures, "image_tokens": total}))
+        return 0
+    table = Table("picture", "size", "used", "tiles", "image tokens")
+    for name, plan in plans.items():
+        row = _row(plan)
+        table.add_row(name, str(row["size"]), str(row["used"]), str(row["tiles"]), str(row["image_tokens"]))
+    table.add_section()
+    table.add_row("total", "", "", str(sum(plan.num_tiles for plan in plans.values())), str(total))
+    Console().print(table)
+    return 0
+
+
+def _row(plan: VisionPlan) -> dict[str, str | int]:
+    return {
+        "size": f"{plan.original.width}x{plan.original.height}",
+        "used": f"{plan.used.width}x{plan.used.height}",
+        "tiles": plan.num_tiles,
+        "image_tokens": plan.image_tokens,
+    }

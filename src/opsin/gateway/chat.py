@@ -1,0 +1,177 @@
+"""One chat request, from body to token deltas: the path of ``ARCHITECTURE.md``, each stage entered once, in order.
+
+admission → parse → media.load → prepare (plan, budget, reserve, render, build) → engine.submit → deltas
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass
+from typing import Protocol
+
+from opsin.cache.keys import Scopes
+from opsin.core.conversation import MediaRef
+from opsin.core.errors import EngineError, NotFound, OpsinError
+from opsin.core.stages import Stage, Stopwatch, Timeline
+from opsin.engine.api import (
+    Delta,
+    Engine,
+    Finished,
+    FinishReason,
+    GenerationRequest,
+    SamplingParams,
+    StreamEvent,
+    Usage,
+)
+from opsin.gateway.admission import Admission
+from opsin.gateway.prepare import Preparer
+from opsin.media.types import MediaBytes
+from opsin.models.card import GenerationDefaults
+from opsin.protocol.request import ChatCompletionRequest, to_conversation
+from opsin.telemetry.metrics import Metrics
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The end of an answer."""
+
+    reason: FinishReason
+    usage: Usage
+    timeline: Timeline
+
+
+AnswerEvent = Delta | Done
+
+
+class Loader(Protocol):
+    """Loads the pictures of one request."""
+
+    async def load(self, refs: Sequence[MediaRef]) -> tuple[MediaBytes, ...]:
+        """In order. Raises MediaError."""
+        ...
+
+
+class ChatService:
+    """Answers chat requests with one engine. Knows no HTTP."""
+
+    def __init__(
+        self,
+        *,
+        model_names: tuple[str, ...],
+        engine: Engine,
+        loader: Loader,
+        preparer: Preparer,
+        admission: Admission,
+        scopes: Scopes,
+        defaults: GenerationDefaults,
+        metrics: Metrics,
+    ) -> None:
+        self._model_names = model_names
+        self._engine = engine
+        self._loader = loader
+        self._preparer = preparer
+        self._admission = admission
+        self._scopes = scopes
+        self._defaults = defaults
+        self._metrics = metrics
+
+    async def answer(
+        self, request: ChatCompletionRequest, *, request_id: str, tenant: str
+    ) -> AsyncGenerator[AnswerEvent, None]:
+        """Yields deltas, then one Done. Closing the iterator early cancels the request everywhere.
+
+        Raises:
+            OpsinError: before the first event or in place of any later one; exactly once.
+        """
+        watch = Stopwatch()
+        self._check_model(request.model)
+        self._check_ready()
+        async with AsyncExitStack() as held:
+            held.enter_context(self._admission.admit())
+            scope = self._scopes.of(tenant)
+            conversation = to_conversation(request)
+            held.push_async_callback(self._engine.release, request_id)
+            with watch.stage(Stage.MEDIA_LOAD):
+                media = await self._loader.load(tuple(conversation.media()))
+            self._metrics.active_images.inc(len(media))
+            held.callback(self._metrics.active_images.dec, len(media))
+            with watch.stage(Stage.PREPROCESS):
+                prepared = await self._preparer.prepare(request_id, scope, conversation, media, request.output_tokens)
+            generation = GenerationRequest(
+                id=request_id,
+                scope=scope,
+                prompt=prepared.prompt,
+                pictures=prepared.pictures,
+                sampling=self._sampling(request, prepared.max_tokens),
+                submitted_at=time.monotonic(),
+            )
+            events = await held.enter_async_context(aclosing(self._engine.submit(generation)))
+            async for event in self._watched(events, watch):
+                yield event
+
+    def _check_model(self, name: str | None) -> None:
+        if name is not None and name not in self._model_names:
+            raise NotFound(
+                f"there is no such model here; served: {', '.join(self._model_names)}",
+                code="model_not_found",
+                param="model",
+            )
+
+    def _check_ready(self) -> None:
+        reason = self._engine.unready_reason()
+        if reason is not None:
+            raise EngineError(reason, retry_after_s=2)
+
+    def _sampling(self, request: ChatCompletionRequest, max_tokens: int | None) -> SamplingParams:
+        defaults = self._defaults
+        top_k = request.top_k if request.top_k is not None else defaults.top_k
+        return SamplingParams(
+            temperature=request.temperature if request.temperature is not None else defaults.temperature,
+            top_p=request.top_p if request.top_p is not None else defaults.top_p,
+            top_k=max(0, top_k),
+            min_p=request.min_p if request.min_p is not None else defaults.min_p,
+            repetition_penalty=(
+                request.repetition_penalty if request.repetition_penalty is not None else defaults.repetition_penalty
+            ),
+            presence_penalty=request.presence_penalty,
+            frequency_penalty=request.frequency_penalty,
+            seed=request.seed,
+            stop=request.stop_strings,
+            max_tokens=max_tokens,
+            min_tokens=request.min_tokens,
+            ignore_eos=request.ignore_eos,
+        )
+
+    async def _watched(self, events: AsyncIterator[StreamEvent], watch: Stopwatch) -> AsyncIterator[AnswerEvent]:
+        """Passes events on, measured."""
+        previous: float | None = None
+        async for event in events:
+            if isinstance(event, Finished):
+                yield self._finish(event, watch)
+                return
+            now = time.monotonic()
+            if previous is None:
+                self._metrics.ttft.observe(now - watch.started_at)
+            else:
+                self._metrics.itl.observe((now - previous) / event.num_tokens)
+            previous = now
+            yield event
+        raise EngineError("the engine ended the stream without finishing it", code="engine_truncated")
+
+    def _finish(self, finished: Finished, watch: Stopwatch) -> Done:
+        for stage, seconds in finished.stages_s.items():
+            watch.add(stage, seconds)
+        timeline = watch.timeline()
+        self._metrics.finished(timeline.stages_s, timeline.total_s)
+        self._metrics.image_tokens.inc(finished.usage.image_tokens or 0)
+        for seconds in finished.encoded_pictures_s:
+            self._metrics.encoded(seconds)
+        return Done(finished.reason, finished.usage, timeline)
+
+
+def count_outcome(metrics: Metrics, error: OpsinError | None) -> None:
+    """Counts one answered request."""
+    status, code = (200, "ok") if error is None else (error.status, error.code)
+    metrics.requests.labels(status=str(status), code=code).inc()

@@ -1,0 +1,18 @@
+"""Settings of the gateway."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
+
+
+class GatewayConfig(BaseModel):
+    """HTTP side limits and access. Limits are the operator's; a client can only stay below them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=8000, ge=0, le=65535)
+    api_key: SecretStr | None = Field(default=None, description="the one key; without it any Authorization is accepted")
+    no_auth: bool = Field(default=False, description="serve on a public address without a key, on purpose")
+    max_body_bytes: int = Field(default=32 * 2**20, ge=1024, description="request body, counted while reading")
+    max_requests: int = Field(default=256, ge=1, description="requests in progress; one more is answered 503")

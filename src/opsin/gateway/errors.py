@@ -1,0 +1,43 @@
+"""From errors to HTTP answers; the only place that does it."""
+
+from __future__ import annotations
+
+import logging
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from opsin.core.errors import MethodNotAllowed, NotFound, OpsinError
+from opsin.protocol.response import error_body
+
+logger = logging.getLogger(__name__)
+
+
+def to_response(error: OpsinError) -> Response:
+    """OpenAI's error object, with ``x-should-retry`` and ``Retry-After`` as the official SDKs read them."""
+    headers = {"x-should-retry": "true" if error.retryable else "false"}
+    if error.retry_after_s is not None:
+        headers["retry-after"] = str(error.retry_after_s)
+    return Response(error_body(error), status_code=error.status, headers=headers, media_type="application/json")
+
+
+def as_opsin_error(error: Exception, request_id: str) -> OpsinError:
+    """An error that may be shown: opsin's own, or a fixed sentence in place of a bug, which is logged."""
+    if isinstance(error, OpsinError):
+        return error
+    logger.error("request_id=%s internal error", request_id, exc_info=error)
+    return OpsinError("internal error; the server's log has more under this request id")
+
+
+async def on_opsin_error(_: Request, error: Exception) -> Response:
+    """Starlette handler for everything below a route."""
+    return to_response(as_opsin_error(error, "-"))
+
+
+async def on_http_exception(request: Request, error: Exception) -> Response:
+    """Starlette handler for routing failures."""
+    status = error.status_code if isinstance(error, HTTPException) else 404
+    if status == 405:
+        return to_response(MethodNotAllowed(f"{request.method} is not served on this route"))
+    return to_response(NotFound("there is no such route"))

@@ -1,0 +1,20 @@
+"""Memory gauges, read at scrape time."""
+
+from __future__ import annotations
+
+import psutil
+
+from opsin.engine.api import EngineStats
+from opsin.telemetry.metrics import Metrics
+
+
+def observe_memory(metrics: Metrics, stats: EngineStats) -> None:
+    """Resident bytes of gateway and engine process, and device bytes where there is a device."""
+    metrics.memory.labels(where="gateway").set(psutil.Process().memory_info().rss)
+    for where, value in (
+        ("engine", stats.process_memory_bytes),
+        ("device", stats.device_memory_bytes),
+        ("feature_cache", stats.cache_bytes),
+    ):
+        if value is not None:
+            metrics.memory.labels(where=where).set(value)

@@ -1,0 +1,172 @@
+"""From a conversation and its loaded pictures to what an engine reads.
+
+One preparer per kind of engine: a TOKENS engine gets token ids and rendered pixels, a MESSAGES engine gets the
+conversation and the original bytes. Both run between ``media.load`` and ``engine.submit``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from opsin.cache.keys import FeatureKeys
+from opsin.core.conversation import Conversation
+from opsin.core.errors import ContextLengthExceeded
+from opsin.engine.api import ChatPrompt, Engine, Picture, TokenPrompt
+from opsin.media.types import MediaBytes, RenderedPicture
+from opsin.prompt.build import PromptBuilder
+from opsin.telemetry.metrics import Metrics
+from opsin.vision.plan import Family, RenderRecipe, VisionPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What ``engine.submit`` needs; ``max_tokens`` is what the context leaves, None if the limit is unknown."""
+
+    prompt: TokenPrompt | ChatPrompt
+    pictures: tuple[Picture, ...]
+    max_tokens: int | None
+
+
+class Renderer(Protocol):
+    """Decodes pictures apart from this process."""
+
+    async def render(self, media: MediaBytes, recipe: RenderRecipe) -> RenderedPicture:
+        """The tiles of a picture. Raises MediaError."""
+        ...
+
+    async def verify(self, media: MediaBytes) -> None:
+        """Decodes a picture completely and returns nothing. Raises MediaError."""
+        ...
+
+
+class Preparer(Protocol):
+    """Prepares one request; may take leases that end with the request."""
+
+    async def prepare(
+        self,
+        request_id: str,
+        scope: str,
+        conversation: Conversation,
+        media: Sequence[MediaBytes],
+        max_tokens: int | None,
+    ) -> Prepared:
+        """Raises MediaError for a picture that cannot be rendered, ContextLengthExceeded for one that does not fit."""
+        ...
+
+
+class TokenPreparer:
+    """For engines that read token ids and pixels: plan → budget → reserve → render → build."""
+
+    def __init__(
+        self,
+        *,
+        family: Family,
+        keys: FeatureKeys,
+        engine: Engine,
+        renderer: Renderer,
+        builder: PromptBuilder,
+        metrics: Metrics,
+        max_model_len: int,
+    ) -> None:
+        self._family = family
+        self._keys = keys
+        self._engine = engine
+        self._renderer = renderer
+        self._builder = builder
+        self._metrics = metrics
+        self._max_model_len = max_model_len
+
+    async def prepare(
+        self,
+        request_id: str,
+        scope: str,
+        conversation: Conversation,
+        media: Sequence[MediaBytes],
+        max_tokens: int | None,
+    ) -> Prepared:
+        """See Preparer."""
+        details = [ref.detail for ref in conversation.media()]
+        plans = [
+            self._family.plan(picture.header.upright, detail) for picture, detail in zip(media, details, strict=True)
+        ]
+        image_tokens = sum(plan.image_tokens for plan in plans)
+        self._check_fit(image_tokens, image_tokens, max_tokens)
+        keys = [self._keys.key(scope, picture.sha256, plan) for picture, plan in zip(media, plans, strict=True)]
+        reservation = await self._engine.reserve(request_id, keys)
+        self._count_lookups(keys, reservation.leased)
+        pictures = await self._render(media, plans, keys, reservation.leased)
+        prompt = self._builder.build(conversation, plans)
+        room = self._check_fit(len(prompt.ids), image_tokens, max_tokens)
+        return Prepared(TokenPrompt(prompt.ids), pictures, max_tokens or room)
+
+    def _check_fit(self, prompt_tokens: int, image_tokens: int, max_tokens: int | None) -> int:
+        """Returns the tokens that the context leaves for output."""
+        room = self._max_model_len - prompt_tokens
+        if room < (max_tokens or 1):
+            raise ContextLengthExceeded(
+                f"the prompt has {prompt_tokens - image_tokens} text and {image_tokens} image tokens, and "
+                f"{max_tokens or 1} output tokens were asked for: {prompt_tokens + (max_tokens or 1)} in all, "
+                f"but max_model_len is {self._max_model_len}",
+                param="messages",
+            )
+        return room
+
+    def _count_lookups(self, keys: Sequence[str], leased: frozenset[str]) -> None:
+        hits = sum(key in leased for key in keys)
+        self._metrics.looked_up(hits=hits, misses=len(keys) - hits)
+
+    async def _render(
+        self, media: Sequence[MediaBytes], plans: Sequence[VisionPlan], keys: Sequence[str], leased: frozenset[str]
+    ) -> tuple[Picture, ...]:
+        return await _together(
+            self._picture(picture, plan, key, known=key in leased)
+            for picture, plan, key in zip(media, plans, keys, strict=True)
+        )
+
+    async def _picture(self, media: MediaBytes, plan: VisionPlan, key: str, *, known: bool) -> Picture:
+        rendered = None
+        if not known:
+            started = time.monotonic()
+            rendered = await self._renderer.render(media, plan.recipe)
+            self._metrics.preprocess.observe(time.monotonic() - started)
+        return Picture(key=key, image_tokens=plan.image_tokens, num_tiles=plan.num_tiles, rendered=rendered)
+
+
+class MessagePreparer:
+    """For engines with a template of their own: every picture is decoded once in the sandbox, then sent as it came."""
+
+    def __init__(self, *, renderer: Renderer, metrics: Metrics) -> None:
+        self._renderer = renderer
+        self._metrics = metrics
+
+    async def prepare(
+        self,
+        request_id: str,
+        scope: str,
+        conversation: Conversation,
+        media: Sequence[MediaBytes],
+        max_tokens: int | None,
+    ) -> Prepared:
+        """See Preparer."""
+        pictures = await _together(self._picture(picture) for picture in media)
+        return Prepared(ChatPrompt(conversation), pictures, max_tokens)
+
+    async def _picture(self, media: MediaBytes) -> Picture:
+        started = time.monotonic()
+        await self._renderer.verify(media)
+        self._metrics.preprocess.observe(time.monotonic() - started)
+        return Picture(key=media.sha256, image_tokens=None, num_tiles=None, media=media)
+
+
+async def _together(coroutines: Iterable[Coroutine[Any, Any, Picture]]) -> tuple[Picture, ...]:
+    """All pictures at once, results in order; the first failure cancels the rest and is raised as itself."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(coroutine) for coroutine in coroutines]
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from None
+    return tuple(task.result() for task in tasks)

@@ -1,0 +1,231 @@
+"""The HTTP routes. Thin: read, call, frame."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from opsin import __version__
+from opsin.core.errors import NotFound, OpsinError
+from opsin.core.ids import new_request_id, safe_client_id
+from opsin.engine.api import Delta, Engine
+from opsin.gateway.auth import Auth
+from opsin.gateway.body import read_body
+from opsin.gateway.chat import AnswerEvent, ChatService, Done, count_outcome
+from opsin.gateway.docs import openapi, page
+from opsin.gateway.errors import as_opsin_error, on_http_exception, on_opsin_error, to_response
+from opsin.gateway.memory import observe_memory
+from opsin.gateway.streaming import server_timing, to_completion, to_events
+from opsin.protocol.request import ChatCompletionRequest, parse_request
+from opsin.protocol.response import ModelList, ModelObject, encode
+from opsin.telemetry.logs import fields
+from opsin.telemetry.metrics import Metrics
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """What the routes need."""
+
+    chat: ChatService
+    engine: Engine
+    auth: Auth
+    models: tuple[ModelObject, ...]
+    metrics: Metrics
+    max_body_bytes: int
+
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+def create_app(gateway: Gateway) -> Starlette:
+    """The ASGI application; engine and workers are started by the caller."""
+    http = _Http(gateway)
+    routes = [
+        Route("/v1/chat/completions", http.chat_completions, methods=["POST"]),
+        Route("/v1/models", http.guarded(http.models)),
+        Route("/v1/models/{model:path}", http.guarded(http.model)),
+        Route("/health", http.health),
+        Route("/ready", http.ready),
+        Route("/metrics", http.guarded(http.prometheus)),
+        Route("/version", http.guarded(http.version)),
+        Route("/docs", http.guarded(http.docs)),
+        Route("/openapi.json", http.guarded(http.openapi)),
+    ]
+    return Starlette(routes=routes, exception_handlers={HTTPException: on_http_exception, Exception: on_opsin_error})
+
+
+class _Http:
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    def guarded(self, handler: Handler) -> Handler:
+        """The same handler behind the key."""
+
+        async def checked(request: Request) -> Response:
+            try:
+                self._gateway.auth.tenant(request.headers.get("authorization"))
+                return await handler(request)
+            except OpsinError as error:
+                return to_response(error)
+
+        return checked
+
+    async def chat_completions(self, request: Request) -> Response:
+        started = time.monotonic()
+        request_id = safe_client_id(request.headers.get("x-request-id")) or new_request_id()
+        try:
+            response = await self._chat(request, request_id)
+        except asyncio.CancelledError:
+            raise
+        except Exception as caught:  # the border of a route: every request gets exactly one answer
+            error = as_opsin_error(caught, request_id)
+            self._log(request_id, started, error)
+            response = to_response(error)
+        response.headers["x-request-id"] = request_id
+        return response
+
+    async def _chat(self, request: Request, request_id: str) -> Response:
+        gateway = self._gateway
+        started = time.monotonic()
+        tenant = gateway.auth.tenant(request.headers.get("authorization"))
+        chat = parse_request(await read_body(request, gateway.max_body_bytes))
+        answer = gateway.chat.answer(chat, request_id=request_id, tenant=tenant)
+        if chat.stream:
+            return await self._stream(answer, chat, request_id, started)
+        return await self._complete(answer, request, request_id, started)
+
+    async def _complete(
+        self, answer: AsyncGenerator[AnswerEvent, None], request: Request, request_id: str, started: float
+    ) -> Response:
+        text, done = await _unless_gone(_collect(answer), request)
+        self._log(request_id, started, None, done)
+        completion = to_completion(text, done, request_id=request_id, model=self._gateway.models[0].id)
+        headers = {"server-timing": server_timing(done.timeline)}
+        return Response(encode(completion), headers=headers, media_type="application/json")
+
+    async def _stream(
+        self, answer: AsyncGenerator[AnswerEvent, None], chat: ChatCompletionRequest, request_id: str, started: float
+    ) -> Response:
+        # The first event decides between an HTTP error and a stream, so it is awaited before any header is sent.
+        first = await anext(answer)
+        events = to_events(
+            self._logged(first, answer, request_id, started),
+            request_id=request_id,
+            model=self._gateway.models[0].id,
+            include_usage=chat.include_usage,
+        )
+        headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+        return StreamingResponse(events, headers=headers, media_type="text/event-stream")
+
+    async def _logged(
+        self, first: AnswerEvent, rest: AsyncGenerator[AnswerEvent, None], request_id: str, started: float
+    ) -> AsyncIterator[AnswerEvent]:
+        """The whole stream again, closed and logged whatever happens to it."""
+        done = first if isinstance(first, Done) else None
+        error: OpsinError | None = None
+        try:
+            yield first
+            async for event in rest:
+                done = event if isinstance(event, Done) else done
+                yield event
+        except Exception as caught:  # the border of a stream
+            error = as_opsin_error(caught, request_id)
+            raise error from caught
+        finally:
+            await rest.aclose()
+            self._log(request_id, started, error, done)
+
+    def _log(self, request_id: str, started: float, error: OpsinError | None, done: Done | None = None) -> None:
+        gone = error is None and done is None
+        if not gone:
+            count_outcome(self._gateway.metrics, error)
+        logger.info(
+            "%s",
+            fields(
+                request_id=request_id,
+                status=499 if gone else (error.status if error else 200),
+                code=error.code if error else None,
+                ms=round((time.monotonic() - started) * 1e3, 1),
+                image_tokens=done.usage.image_tokens if done else None,
+                completion_tokens=done.usage.completion_tokens if done else None,
+            ),
+        )
+
+    async def models(self, _: Request) -> Response:
+        return Response(encode(ModelList(list(self._gateway.models))), media_type="application/json")
+
+    async def model(self, request: Request) -> Response:
+        name = str(request.path_params["model"])
+        for model in self._gateway.models:
+            if model.id == name:
+                return Response(encode(model), media_type="application/json")
+        raise NotFound("there is no such model here", code="model_not_found", param="model")
+
+    async def health(self, _: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def ready(self, _: Request) -> Response:
+        reason = self._gateway.engine.unready_reason()
+        if reason is None:
+            return JSONResponse({"status": "ready"})
+        return JSONResponse({"status": "not ready", "reason": reason}, status_code=503)
+
+    async def prometheus(self, _: Request) -> Response:
+        gateway = self._gateway
+        stats = await gateway.engine.stats()
+        gateway.metrics.running.set(stats.running)
+        gateway.metrics.waiting.set(stats.waiting)
+        gateway.metrics.kv_holds(tokens=stats.kv_tokens, image_tokens=stats.kv_image_tokens)
+        observe_memory(gateway.metrics, stats)
+        return Response(gateway.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    async def version(self, _: Request) -> Response:
+        return JSONResponse({"version": __version__})
+
+    async def docs(self, _: Request) -> Response:
+        return HTMLResponse(page())
+
+    async def openapi(self, _: Request) -> Response:
+        return JSONResponse(openapi())
+
+
+async def _collect(answer: AsyncGenerator[AnswerEvent, None]) -> tuple[str, Done]:
+    texts: list[str] = []
+    async with aclosing(answer) as events:
+        async for event in events:
+            if isinstance(event, Delta):
+                texts.append(event.text)
+            else:
+                return "".join(texts), event
+    raise OpsinError("the answer ended without a result")
+
+
+async def _unless_gone(work: Awaitable[tuple[str, Done]], request: Request) -> tuple[str, Done]:
+    """Awaits ``work``; a client that goes away cancels it, and with it everything that it holds."""
+    task = asyncio.ensure_future(work)
+    watcher = asyncio.ensure_future(_disconnected(request))
+    try:
+        await asyncio.wait({task, watcher}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            task.cancel()
+        return await task
+    finally:
+        watcher.cancel()
+        task.cancel()
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,104 @@
+"""From answer events to what goes over the wire: one JSON object, or server-sent events."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+
+from opsin.core.stages import Timeline
+from opsin.engine.api import Delta, FinishReason
+from opsin.engine.api import Usage as EngineUsage
+from opsin.gateway.chat import AnswerEvent, Done
+from opsin.gateway.errors import as_opsin_error
+from opsin.protocol import sse
+from opsin.protocol.response import (
+    AssistantMessage,
+    ChatCompletion,
+    ChatCompletionChunk,
+    Choice,
+    ChunkChoice,
+    ChunkDelta,
+    Extension,
+    PromptTokensDetails,
+    Usage,
+    encode,
+    error_body,
+    now,
+)
+
+logger = logging.getLogger(__name__)
+
+
+def to_usage(usage: EngineUsage) -> Usage:
+    """Usage on the wire."""
+    return Usage(
+        prompt_tokens=usage.prompt_tokens,
+        completion_tokens=usage.completion_tokens,
+        total_tokens=usage.prompt_tokens + usage.completion_tokens,
+        prompt_tokens_details=PromptTokensDetails(usage.image_tokens, usage.cached_tokens),
+    )
+
+
+def to_completion(text: str, done: Done, *, request_id: str, model: str) -> ChatCompletion:
+    """The whole answer as one object."""
+    return ChatCompletion(
+        id=request_id,
+        created=now(),
+        model=model,
+        choices=[Choice(AssistantMessage(text), done.reason)],
+        usage=to_usage(done.usage),
+        opsin=Extension(done.timeline.to_wire()),
+    )
+
+
+def server_timing(timeline: Timeline) -> str:
+    """The ``Server-Timing`` header: one metric per stage, in milliseconds."""
+    return ", ".join(f"{name.removesuffix('_ms')};dur={value}" for name, value in timeline.to_wire().items())
+
+
+async def to_events(
+    answer: AsyncIterator[AnswerEvent], *, request_id: str, model: str, include_usage: bool
+) -> AsyncIterator[bytes]:
+    """The events of a stream. An error after the first byte is an event of its own, and no ``[DONE]`` follows."""
+    chunks = _Chunks(request_id, model)
+    try:
+        async for event in answer:
+            if isinstance(event, Delta):
+                yield sse.event(chunks.delta(event.text))
+                continue
+            yield sse.event(chunks.finish(event.reason, event.timeline))
+            if include_usage:
+                yield sse.event(chunks.usage(event.usage))
+            yield sse.DONE
+    except Exception as error:  # the border of a stream: whatever failed, the client gets one answer
+        yield sse.event(error_body(as_opsin_error(error, request_id)))
+
+
+class _Chunks:
+    """Builds the chunks of one stream; the first one carries the role."""
+
+    def __init__(self, request_id: str, model: str) -> None:
+        self._request_id = request_id
+        self._model = model
+        self._created = now()
+        self._role: str | None = "assistant"
+
+    def delta(self, text: str) -> bytes:
+        return encode(self._chunk([ChunkChoice(self._delta(text))]))
+
+    def finish(self, reason: FinishReason, timeline: Timeline) -> bytes:
+        chunk = self._chunk([ChunkChoice(self._delta(None), finish_reason=reason)])
+        chunk.opsin = Extension(timeline.to_wire())
+        return encode(chunk)
+
+    def usage(self, usage: EngineUsage) -> bytes:
+        chunk = self._chunk([])
+        chunk.usage = to_usage(usage)
+        return encode(chunk)
+
+    def _delta(self, text: str | None) -> ChunkDelta:
+        role, self._role = self._role, None
+        return ChunkDelta(role=role, content=text)
+
+    def _chunk(self, choices: list[ChunkChoice]) -> ChatCompletionChunk:
+        return ChatCompletionChunk(id=self._request_id, created=self._created, model=self._model, choices=choices)

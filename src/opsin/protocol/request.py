@@ -1,0 +1,243 @@
+"""``POST /v1/chat/completions`` as it arrives: validated, then turned into ordered parts.
+
+Fields that opsin knows and does not serve are refused by name; fields that it does not know are ignored, as vLLM does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from opsin.core.conversation import Conversation, Detail, MediaRef, Message, Part, Role, TextPart
+from opsin.core.errors import InvalidRequest, MediaError, UnsupportedParameter
+
+MAX_MESSAGES = 1024
+MAX_STOP = 16
+
+
+class _Wire(BaseModel):
+    model_config = ConfigDict(strict=True, frozen=True, extra="ignore", allow_inf_nan=False)
+
+
+class ImageUrl(_Wire):
+    """The ``image_url`` object of a picture part."""
+
+    url: str
+    detail: Literal["auto", "low", "high", "original"] = "auto"
+
+
+class TextContent(_Wire):
+    """``{"type": "text", "text": …}``."""
+
+    type: Literal["text"]
+    text: str
+
+
+class ImageContent(_Wire):
+    """``{"type": "image_url", "image_url": {"url": …, "detail": …}}``; a bare string is taken as the URL."""
+
+    type: Literal["image_url"]
+    image_url: ImageUrl | str
+
+
+ContentPart = Annotated[TextContent | ImageContent, Field(discriminator="type")]
+
+
+class ChatMessage(_Wire):
+    """One message of the request."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[ContentPart] | None = None
+
+
+class StreamOptions(_Wire):
+    """``stream_options``."""
+
+    include_usage: bool = False
+
+
+class ChatCompletionRequest(_Wire):
+    """The accepted fields; names, ranges and defaults are OpenAI's, and vLLM's for the sampling extensions.
+
+    A sampling field that is absent takes the model's own default from ``generation_config.json``.
+    """
+
+    model: str | None = None
+    messages: list[ChatMessage] = Field(min_length=1, max_length=MAX_MESSAGES)
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    max_tokens: int | None = Field(default=None, ge=1)
+    max_completion_tokens: int | None = Field(default=None, ge=1)
+    min_tokens: int = Field(default=0, ge=0)
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    top_k: int | None = Field(default=None, ge=-1)
+    min_p: float | None = Field(default=None, ge=0, le=1)
+    repetition_penalty: float | None = Field(default=None, gt=0, le=10)
+    presence_penalty: float = Field(default=0.0, ge=-2, le=2)
+    frequency_penalty: float = Field(default=0.0, ge=-2, le=2)
+    seed: int | None = Field(default=None, ge=-(2**63), le=2**63 - 1)
+    stop: str | list[str] | None = None
+    ignore_eos: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unserved(cls, body: Any) -> Any:
+        if isinstance(body, dict):
+            refuse_unserved({str(name): value for name, value in body.items()})  # pyright: ignore[reportUnknownVariableType,reportUnknownArgumentType] raw JSON
+        return body  # pyright: ignore[reportUnknownVariableType] raw JSON
+
+    @property
+    def output_tokens(self) -> int | None:
+        """``max_completion_tokens``, or its older name."""
+        return self.max_completion_tokens if self.max_completion_tokens is not None else self.max_tokens
+
+    @property
+    def stop_strings(self) -> tuple[str, ...]:
+        """``stop`` as a tuple."""
+        if self.stop is None:
+            return ()
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+
+    @property
+    def include_usage(self) -> bool:
+        """Whether a stream ends with a usage chunk."""
+        return self.stream_options is not None and self.stream_options.include_usage
+
+
+def _present(value: object) -> bool:
+    return value not in (None, False, [], {})
+
+
+def _not_text(value: object) -> bool:
+    return value not in (None, {"type": "text"})
+
+
+REFUSED: dict[str, Callable[[object], bool]] = {
+    "n": lambda value: value not in (None, 1),
+    "tools": _present,
+    "functions": _present,
+    "tool_choice": lambda value: value not in (None, "none", "auto"),
+    "function_call": lambda value: value not in (None, "none", "auto"),
+    "logprobs": _present,
+    "top_logprobs": lambda value: value not in (None, 0),
+    "logit_bias": _present,
+    "response_format": _not_text,
+    "audio": _present,
+    "modalities": lambda value: value not in (None, ["text"]),
+    "web_search_options": _present,
+    "guided_json": _present,
+    "guided_regex": _present,
+    "guided_choice": _present,
+    "structured_outputs": _present,
+    "cache_salt": _present,
+    "mm_processor_kwargs": _present,
+}
+"""Field → whether its value asks for something that opsin does not do; checked before anything else."""
+
+
+def refuse_unserved(body: dict[str, object]) -> None:
+    """Raises UnsupportedParameter for the first field that asks for what opsin does not serve."""
+    for name, asks in REFUSED.items():
+        if name in body and asks(body[name]):
+            raise UnsupportedParameter(f"'{name}' is not supported with this value", param=name)
+
+
+def parse_request(body: bytes) -> ChatCompletionRequest:
+    """Returns the validated request.
+
+    Raises:
+        InvalidRequest: not JSON, or a field is wrong; ``param`` names the field, the message never quotes its value.
+        UnsupportedParameter: a field of :data:`REFUSED`.
+    """
+    try:
+        request = ChatCompletionRequest.model_validate_json(body)
+    except ValidationError as error:
+        raise _invalid(error) from None
+    _check_across_fields(request)
+    return request
+
+
+def _check_across_fields(request: ChatCompletionRequest) -> None:
+    if request.stream_options is not None and not request.stream:
+        raise InvalidRequest("'stream_options' needs 'stream': true", param="stream_options")
+    stop = request.stop_strings
+    if len(stop) > MAX_STOP:
+        raise InvalidRequest(f"'stop' takes at most {MAX_STOP} strings, got {len(stop)}", param="stop")
+    if "" in stop:
+        raise InvalidRequest("'stop' must not contain an empty string", param="stop")
+    if request.output_tokens is not None and request.min_tokens > request.output_tokens:
+        raise InvalidRequest(
+            f"'min_tokens' ({request.min_tokens}) is larger than 'max_tokens' ({request.output_tokens})",
+            param="min_tokens",
+        )
+
+
+def _invalid(error: ValidationError) -> InvalidRequest:
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    if first["type"] == "json_invalid":
+        return InvalidRequest("the body is not valid JSON", code="invalid_json")
+    param = _field_path(first["loc"])
+    if first["type"] in ("union_tag_invalid", "union_tag_not_found"):
+        return InvalidRequest(
+            f"'{param}': a content part must have type 'text' or 'image_url'",
+            code="unsupported_content_part",
+            param=param,
+        )
+    return InvalidRequest(f"'{param}': {first['msg']}" if param else first["msg"], param=param or None)
+
+
+_UNION_MEMBERS = frozenset({"str", "text", "image_url", "ImageUrl", "list[tagged-union[TextContent,ImageContent]]"})
+
+
+def _field_path(location: Sequence[int | str]) -> str:
+    """Pydantic's location without the names of union members, which mean nothing to a client."""
+    path: list[str] = []
+    for index, step in enumerate(location):
+        is_member = isinstance(step, str) and (step in _UNION_MEMBERS or step.startswith("list["))
+        is_field = index > 0 and isinstance(location[index - 1], str) and location[index - 1] in ("text", "image_url")
+        if not is_member or is_field or index == 0:
+            path.append(str(step))
+    return ".".join(path)
+
+
+_ROLES: dict[str, Role] = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+
+
+def to_conversation(request: ChatCompletionRequest) -> Conversation:
+    """Ordered parts of all messages.
+
+    Raises:
+        MediaError: a picture outside a user message.
+    """
+    messages: list[Message] = []
+    for index, message in enumerate(request.messages):
+        parts = _parts(message, f"messages.{index}.content")
+        if message.role != "user" and any(isinstance(part, MediaRef) for part in parts):
+            raise MediaError(
+                f"a picture may only stand in a user message, not in one of role '{message.role}'",
+                code="media_in_wrong_role",
+                param=f"messages.{index}.content",
+            )
+        messages.append(Message(_ROLES[message.role], parts))
+    return Conversation(tuple(messages))
+
+
+def _parts(message: ChatMessage, param: str) -> tuple[Part, ...]:
+    match message.content:
+        case None:
+            return ()
+        case str(text):
+            return (TextPart(text),)
+        case parts:
+            return tuple(_part(part, f"{param}.{index}") for index, part in enumerate(parts))
+
+
+def _part(part: TextContent | ImageContent, param: str) -> Part:
+    if isinstance(part, TextContent):
+        return TextPart(part.text)
+    if isinstance(part.image_url, str):
+        return MediaRef(part.image_url, Detail.AUTO, f"{param}.image_url")
+    return MediaRef(part.image_url.url, Detail(part.image_url.detail), f"{param}.image_url")

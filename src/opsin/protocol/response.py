@@ -1,0 +1,140 @@
+"""Answers on the wire: completion, chunks, models, errors; as msgspec structs, encoded straight to bytes."""
+
+from __future__ import annotations
+
+import time
+from typing import Literal
+
+import msgspec
+
+from opsin.core.errors import OpsinError
+
+FinishReason = Literal["stop", "length", "content_filter", "tool_calls"]
+
+
+class PromptTokensDetails(msgspec.Struct, omit_defaults=True):
+    """OpenAI's names; a count that the engine cannot tell is absent."""
+
+    image_tokens: int | None = None
+    cached_tokens: int | None = None
+
+
+class Usage(msgspec.Struct):
+    """Token counts of one answer."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+
+
+class Extension(msgspec.Struct):
+    """What opsin adds to an answer: ``timeline`` in milliseconds, see ``docs/api.md``."""
+
+    timeline: dict[str, float]
+
+
+class AssistantMessage(msgspec.Struct):
+    """The whole answer."""
+
+    content: str
+    role: str = "assistant"
+    refusal: None = None
+
+
+class Choice(msgspec.Struct):
+    """The one choice of a completion."""
+
+    message: AssistantMessage
+    finish_reason: FinishReason
+    index: int = 0
+    logprobs: None = None
+
+
+class ChatCompletion(msgspec.Struct):
+    """A complete answer."""
+
+    id: str
+    model: str
+    choices: list[Choice]
+    usage: Usage
+    opsin: Extension
+    created: int
+    object: str = "chat.completion"
+
+
+class ChunkDelta(msgspec.Struct, omit_defaults=True):
+    """New text; the role comes with the first one."""
+
+    role: str | None = None
+    content: str | None = None
+
+
+class ChunkChoice(msgspec.Struct):
+    """The one choice of a chunk."""
+
+    delta: ChunkDelta
+    finish_reason: FinishReason | None = None
+    index: int = 0
+    logprobs: None = None
+
+
+class ChatCompletionChunk(msgspec.Struct, omit_defaults=True):
+    """One event of a stream; ``choices`` is empty only on the usage chunk."""
+
+    id: str
+    created: int
+    model: str
+    choices: list[ChunkChoice]
+    object: str = msgspec.field(default_factory=lambda: "chat.completion.chunk")
+    usage: Usage | None = None
+    opsin: Extension | None = None
+
+
+class ModelObject(msgspec.Struct):
+    """One served model; ``revision`` is the resolved commit, or a digest of a local folder."""
+
+    id: str
+    created: int
+    revision: str | None
+    root: str
+    max_model_len: int | None
+    object: str = "model"
+    owned_by: str = "opsin"
+
+
+class ModelList(msgspec.Struct):
+    """``GET /v1/models``."""
+
+    data: list[ModelObject]
+    object: str = "list"
+
+
+class ErrorObject(msgspec.Struct):
+    """OpenAI's error object."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str
+
+
+class ErrorBody(msgspec.Struct):
+    """The body of every error answer, and the data of an error event after the first byte."""
+
+    error: ErrorObject
+
+
+def error_body(error: OpsinError) -> bytes:
+    """The JSON of an error."""
+    return msgspec.json.encode(ErrorBody(ErrorObject(error.message, error.type, error.param, error.code)))
+
+
+def encode(answer: msgspec.Struct) -> bytes:
+    """JSON of any answer of this module."""
+    return msgspec.json.encode(answer)
+
+
+def now() -> int:
+    """Unix seconds, for ``created``."""
+    return int(time.time())

@@ -1,0 +1,110 @@
+"""Prometheus metrics: the seven VLM metrics by their exact names, and what a serving engineer needs beside them.
+
+A value that the engine cannot tell is absent, never 0: its metric is not even registered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from opsin.core.stages import Stage
+
+LONG_TAIL = (10.0, 20.0, 60.0)
+"""CPU engines and large pictures need them; added to every bucket list below."""
+
+_PREPROCESS_BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, *LONG_TAIL)
+_ENCODER_BUCKETS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, *LONG_TAIL)
+_LATENCY_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, *LONG_TAIL)
+_TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 1.0, 2.5, *LONG_TAIL)
+
+
+class Metrics:
+    """All metrics of one server, on a registry of its own.
+
+    Args:
+        stages: the stages that the engine reports; ``vision_encode`` decides on the encoder histogram.
+        cache: whether the engine tells hits and misses of vision features.
+        kv: whether the engine tells what its KV cache holds.
+    """
+
+    def __init__(self, *, stages: frozenset[Stage], cache: bool, kv: bool) -> None:
+        self.registry = CollectorRegistry()
+        self.preprocess = self._histogram(
+            "vlm_image_preprocess_seconds", "Decode and render time of one picture", _PREPROCESS_BUCKETS
+        )
+        self.image_tokens = Counter(
+            "vlm_total_image_tokens", "Image tokens of all prompts that were run", registry=self.registry
+        )
+        self.active_images = Gauge(
+            "vlm_active_image_count", "Pictures of the requests in progress", registry=self.registry
+        )
+        self.encoder = (
+            self._histogram("vlm_encoder_inference_seconds", "Vision encoder time of one picture", _ENCODER_BUCKETS)
+            if Stage.VISION_ENCODE in stages
+            else None
+        )
+        self.cache_hits = self._counter_if(cache, "vlm_image_cache_hits_total", "Pictures whose features were cached")
+        self.cache_misses = self._counter_if(cache, "vlm_image_cache_misses_total", "Pictures that had to be encoded")
+        self.kv_image_ratio = self._gauge_if(
+            kv,
+            "vlm_kv_cache_image_tokens_ratio",
+            "Share of image tokens among the tokens in the KV cache; 0 when empty",
+        )
+        self.ttft = self._histogram("opsin_time_to_first_token_seconds", "Arrival to first token", _LATENCY_BUCKETS)
+        self.itl = self._histogram("opsin_inter_token_latency_seconds", "Gap between tokens", _TOKEN_BUCKETS)
+        self.e2e = self._histogram("opsin_e2e_request_latency_seconds", "Arrival to last byte", _LATENCY_BUCKETS)
+        self.stage = Histogram(
+            "opsin_stage_seconds",
+            "Critical-path time of one stage of one request",
+            labelnames=["stage"],
+            buckets=_LATENCY_BUCKETS,
+            registry=self.registry,
+        )
+        self.requests = Counter(
+            "opsin_requests", "Answered requests by status and error code", labelnames=["status", "code"],
+            registry=self.registry,
+        )  # fmt: skip
+        self.running = Gauge("opsin_num_requests_running", "Requests in the engine's batch", registry=self.registry)
+        self.waiting = Gauge("opsin_num_requests_waiting", "Requests that wait for the engine", registry=self.registry)
+        self.memory = Gauge(
+            "opsin_memory_bytes", "Resident memory per process, and device memory", labelnames=["where"],
+            registry=self.registry,
+        )  # fmt: skip
+        self.load_time = Gauge("opsin_model_load_seconds", "Time the model took to load", registry=self.registry)
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(name, text, buckets=buckets, registry=self.registry)
+
+    def _counter_if(self, known: bool, name: str, text: str) -> Counter | None:
+        return Counter(name, text, registry=self.registry) if known else None
+
+    def _gauge_if(self, known: bool, name: str, text: str) -> Gauge | None:
+        return Gauge(name, text, registry=self.registry) if known else None
+
+    def looked_up(self, *, hits: int, misses: int) -> None:
+        """Counts one request's feature lookups."""
+        if self.cache_hits is not None and self.cache_misses is not None:
+            self.cache_hits.inc(hits)
+            self.cache_misses.inc(misses)
+
+    def encoded(self, seconds: float) -> None:
+        """One picture went through the encoder."""
+        if self.encoder is not None:
+            self.encoder.observe(seconds)
+
+    def kv_holds(self, *, tokens: int | None, image_tokens: int | None) -> None:
+        """What the KV cache holds right now."""
+        if self.kv_image_ratio is not None and tokens is not None and image_tokens is not None:
+            self.kv_image_ratio.set(image_tokens / tokens if tokens else 0.0)
+
+    def finished(self, stages_s: Mapping[Stage, float], total_s: float) -> None:
+        """One request was answered completely."""
+        self.e2e.observe(total_s)
+        for stage, seconds in stages_s.items():
+            self.stage.labels(stage.value).observe(seconds)
+
+    def render(self) -> bytes:
+        """The exposition text."""
+        return generate_latest(self.registry)
