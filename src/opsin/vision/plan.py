@@ -20,9 +20,9 @@ class Size:
 class RenderRecipe:
     """Pixel work as data, so that the sandbox that runs it knows no model.
 
-    The upright RGB picture is resized (Lanczos) to each of ``resizes`` in turn, cut into ``rows`` x ``columns`` tiles of
-    ``tile`` in reading order, and, if ``overview``, resized to one more tile that comes last. ``rows == columns == 0``
-    means no cut: the picture itself (already of ``tile`` size) is the only tile.
+    The upright RGB picture is resized (Lanczos) to each of ``resizes`` in turn, cut into ``rows`` x ``columns`` tiles
+    of ``tile`` in reading order, and, if ``overview``, resized to one more tile that comes last. ``rows == columns ==
+    0`` means no cut: the picture itself (already of ``tile`` size) is the only tile.
     """
 
     resizes: tuple[Size, ...]
@@ -51,9 +51,15 @@ class VisionPlan:
 class Family(Protocol):
     """A model family's visual-token rule with the parameters of one checkpoint."""
 
-    name: str
-    image_token: str
-    """The placeholder that the chat template emits once per picture."""
+    @property
+    def name(self) -> str:
+        """The model type."""
+        ...
+
+    @property
+    def image_token(self) -> str:
+        """The placeholder that the chat template emits once per picture."""
+        ...
 
     def plan(self, size: Size, detail: Detail) -> VisionPlan:
         """The plan for an upright picture of ``size``."""
