@@ -1,0 +1,92 @@
+"""PNG and APNG: chunks from IHDR to IEND (W3C PNG, third edition). Bytes after IEND are nobody's and are ignored."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator
+
+from opsin.media.containers import MAX_CHUNKS, exif
+from opsin.media.types import ImageFormat, ImageHeader
+from opsin.media.undecodable import Failure, undecodable
+from opsin.vision.plan import Size
+
+SIGNATURE = b"\x89PNG\r\n\x1a\n"
+_GREY, _RGB, _PALETTE = 0, 2, 3  # colour types that may have tRNS
+
+Transparency = int | tuple[int, int, int] | bytes
+"""A grey level, a colour, or one alpha per palette entry; in 8 bits, but a level of 16-bit grey in 16."""
+
+
+def read(data: bytes) -> ImageHeader:
+    """The header of a PNG file. eXIf may come after the pixels, so the walk goes to IEND."""
+    size: Size | None = None
+    orientation, frames, has_pixels = 1, 1, False
+    for kind, start, end in _chunks(data):
+        if size is None:
+            size = _declared_size(data, kind, start, end)
+        elif kind == b"eXIf":
+            orientation = exif.orientation(data[start:end])
+        elif kind == b"acTL" and not has_pixels and end - start >= 4:
+            frames = max(1, int.from_bytes(data[start : start + 4], "big"))
+        elif kind == b"IDAT":
+            has_pixels = True
+    if size is None or not has_pixels:
+        raise undecodable(Failure.UNDECODABLE)
+    return ImageHeader(ImageFormat.PNG, size, orientation, frames)
+
+
+def has_good_checksums(data: bytes) -> bool:
+    """Whether the CRC of every critical chunk is right. Pillow does not check IDAT: damage shows as colours."""
+    view = memoryview(data)
+    return all(
+        zlib.crc32(view[start - 4 : end]) == int.from_bytes(view[end : end + 4], "big")
+        for kind, start, end in _chunks(data)
+        if kind[:1].isupper()
+    )
+
+
+def transparency(data: bytes) -> Transparency | None:
+    """What tRNS makes transparent, scaled as Pillow scales the samples; None without tRNS.
+
+    Pillow's own value lies beside arbitrary text chunks in one dict, and is unscaled below 8 bits. A 16-bit colour is
+    compared by its high bytes, because that is what is left of the samples.
+    """
+    chunk = next((data[start:end] for kind, start, end in _chunks(data) if kind == b"tRNS"), None)
+    if chunk is None:
+        return None
+    depth, colour_type = data[24], data[25]
+    if colour_type == _PALETTE:
+        return chunk
+    if colour_type == _GREY and len(chunk) >= 2:
+        level = int.from_bytes(chunk[:2], "big")
+        return level if depth == 16 else level * 255 // ((1 << depth) - 1)
+    if colour_type == _RGB and len(chunk) >= 6:
+        red, green, blue = (value >> 8 if depth == 16 else value & 0xFF for value in struct.unpack(">3H", chunk[:6]))
+        return red, green, blue
+    return None
+
+
+def _chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
+    """Type, start and end of the content of each chunk before IEND."""
+    position = len(SIGNATURE)
+    for _ in range(MAX_CHUNKS):
+        if position + 12 > len(data):
+            raise undecodable(Failure.TRUNCATED)
+        length, kind = struct.unpack_from(">I4s", data, position)
+        start, end = position + 8, position + 8 + length
+        if end + 4 > len(data):
+            raise undecodable(Failure.TRUNCATED)
+        if kind == b"IEND":
+            return
+        yield kind, start, end
+        position = end + 4
+    raise undecodable(Failure.UNDECODABLE)
+
+
+def _declared_size(data: bytes, kind: bytes, start: int, end: int) -> Size:
+    """Width and height of IHDR, which must come first."""
+    if kind != b"IHDR" or end - start != 13:
+        raise undecodable(Failure.UNDECODABLE)
+    width, height = struct.unpack_from(">II", data, start)
+    return Size(width, height)

@@ -1,0 +1,66 @@
+"""What the pool and its workers say to each other: msgpack messages, each after its length as four bytes.
+
+The header travels with the picture, so a worker never guesses a format. A worker that decodes strangers' data may be
+taken over by it, so the pool reads its answers as strangers' data too: bounded, typed, and checked against the recipe.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import msgspec
+
+from opsin.media.types import ImageHeader
+from opsin.media.undecodable import Failure
+from opsin.vision.plan import RenderRecipe
+
+LENGTH = struct.Struct("<I")
+
+
+class RenderTask(msgspec.Struct, frozen=True):
+    """One picture to render, or, without a recipe, only to decode completely."""
+
+    header: ImageHeader
+    recipe: RenderRecipe | None
+    data: bytes
+
+
+class Ready(msgspec.Struct, frozen=True, tag="ready"):
+    """The worker has decoded a picture of each format and confined itself."""
+
+
+class Done(msgspec.Struct, frozen=True, tag="done"):
+    """The tiles as in ``RenderedPicture.pixels``; empty when there was no recipe."""
+
+    pixels: bytes
+
+
+class Failed(msgspec.Struct, frozen=True, tag="failed"):
+    """The picture does not decode."""
+
+    failure: Failure
+
+
+Answer = Ready | Done | Failed
+
+ANSWER_OVERHEAD_BYTES = 64
+"""More than an answer has beside its pixels."""
+
+_encoder = msgspec.msgpack.Encoder()
+_task_decoder = msgspec.msgpack.Decoder(RenderTask)
+_answer_decoder = msgspec.msgpack.Decoder(Answer)
+
+
+def encode(message: RenderTask | Answer) -> bytes:
+    """The message without its length."""
+    return _encoder.encode(message)
+
+
+def decode_task(payload: bytes) -> RenderTask:
+    """Raises msgspec.MsgspecError."""
+    return _task_decoder.decode(payload)
+
+
+def decode_answer(payload: bytes | bytearray) -> Answer:
+    """Raises msgspec.MsgspecError."""
+    return _answer_decoder.decode(payload)

@@ -1,0 +1,79 @@
+"""A render worker: ``python -m opsin.media.worker FD MEMORY_BYTES CPU_S``. Serves one task after another, then dies.
+
+It reads tasks from the socket FD, one at a time, and ends when the other side closes. It knows no request and no model.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+import warnings
+from io import BufferedReader, BufferedWriter, BytesIO
+
+from PIL import Image
+
+from opsin.core.errors import MediaUndecodable
+from opsin.media import render
+from opsin.media.confine import allow_cpu_s, confine
+from opsin.media.header import read_header
+from opsin.media.messages import LENGTH, Answer, Done, Failed, Ready, RenderTask, decode_task, encode
+from opsin.media.types import ImageFormat
+from opsin.media.undecodable import Failure
+from opsin.vision.plan import RenderRecipe, Size
+
+
+def main() -> None:
+    """Runs until the parent closes the socket."""
+    descriptor, memory_bytes, cpu_s = (int(argument) for argument in sys.argv[1:])
+    warnings.simplefilter("ignore")  # Pillow's are about the picture, and nobody reads them here
+    with socket.socket(fileno=descriptor) as channel:
+        reader, writer = channel.makefile("rb"), channel.makefile("wb")
+        _warm_up()
+        confine(memory_bytes)
+        _send(writer, Ready())
+        while (task := _receive(reader)) is not None:
+            allow_cpu_s(cpu_s)
+            _send(writer, _run(task))
+
+
+def _run(task: RenderTask) -> Answer:
+    try:
+        if task.recipe is None:
+            render.verify(task.data, task.header)
+            return Done(b"")
+        return Done(render.render(task.data, task.header, task.recipe))
+    except MediaUndecodable as error:
+        return Failed(Failure(error.code))
+    except MemoryError:
+        return Failed(Failure.MEMORY)
+
+
+def _receive(stream: BufferedReader) -> RenderTask | None:
+    """The next task; None at the end of the stream."""
+    prefix = stream.read(LENGTH.size)
+    if len(prefix) < LENGTH.size:
+        return None
+    (length,) = LENGTH.unpack(prefix)
+    payload = stream.read(length)
+    return decode_task(payload) if len(payload) == length else None
+
+
+def _send(stream: BufferedWriter, answer: Answer) -> None:
+    payload = encode(answer)
+    stream.write(LENGTH.pack(len(payload)))
+    stream.write(payload)
+    stream.flush()
+
+
+def _warm_up() -> None:
+    """Renders a picture of each format, so that nothing is imported or opened once the worker is confined."""
+    recipe = RenderRecipe((Size(2, 2),), Size(1, 1), rows=2, columns=2, overview=True)
+    for image_format in ImageFormat:
+        buffer = BytesIO()
+        Image.new("RGB", (3, 3)).save(buffer, image_format.value)
+        data = buffer.getvalue()
+        render.render(data, read_header(data, None), recipe)
+
+
+if __name__ == "__main__":
+    main()
