@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import multiprocessing
 import random
 import time
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ import numpy as np
 import torch
 from PIL import Image
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from torch import nn
+from torch import distributed, multiprocessing, nn
 from transformers import (
     AutoModelForImageTextToText,
     GenerationConfig,
@@ -209,12 +208,12 @@ def random_conversation(rng: random.Random, kind: str | None = None) -> tasks.Co
 
 
 def groups_of(step: int) -> tuple[tuple[tuple[str, int], ...], ...]:
-    """The groups of like length in one optimiser step, as (kind, conversations): tiles cost most, so they come less often."""
-    groups: list[tuple[tuple[str, int], ...]] = [(("compact", 24),), (("several", 10),)]
+    """One process's groups of like length in one step, as (kind, conversations): tiles cost most, so they come less often."""
+    groups: list[tuple[tuple[str, int], ...]] = [(("compact", 12),), (("several", 5),)]
     if step % 2 == 0:
-        groups.append((("receipt", 6), ("split", 4)))
+        groups.append((("receipt", 3), ("split", 2)))
     if step % 4 == 1:
-        groups.append((("split_several", 3),))
+        groups.append((("split_several", 2),))
     return tuple(groups)
 
 
@@ -367,33 +366,19 @@ class Encoder:
         )
 
 
-def produce(work: Path, seed: int, first_step: int, vision_steps: int, queue: Any) -> None:
-    """Worker process: one item per step, each from a seed of its own, so that a resumed run sees new pictures."""
-    torch.set_num_threads(1)
-    encoder = Encoder(Idefics3Processor.from_pretrained(work / "processor"))
-    step = first_step
-    while True:
-        rng = random.Random(f"{seed}/{step}")
-        if step < vision_steps:
-            queue.put(vision_batch(rng))
-        else:
-            queue.put([encoder.group(kinds, rng) for kinds in groups_of(step)])
-        step += 1
-
-
 def vision_batch(rng: random.Random) -> tuple[np.ndarray, np.ndarray]:
-    """40 whole pictures and 30 receipt tiles, tiles and head targets."""
+    """20 whole pictures and 15 receipt tiles, tiles and head targets."""
     tiles: list[np.ndarray] = []
     targets: list[list[int]] = []
-    for _ in range(40):
+    for _ in range(20):
         scene: Scene = random_objects(rng) if rng.random() < 0.6 else random_number(rng)
         own, _, _ = tiles_of(photographed(scene, rng), split=False, exact=rng.random() < 0.25)
         tiles += own
         targets.append(targets_of(scene, 0, 1).row())
-    for index in range(30):
+    for index in range(15):
         receipt = random_receipt(rng)
         own, _, _ = tiles_of(draw(receipt), split=True, exact=False)
-        tile = 3 if index < 26 else rng.choice((0, 1, 2, 4))
+        tile = 3 if index < 13 else rng.choice((0, 1, 2, 4))
         tiles.append(own[tile])
         targets.append(targets_of(receipt, tile, 5).row())
     return np.stack(tiles), np.array(targets)
@@ -404,11 +389,9 @@ class Trainer:
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
-        args.work.mkdir(parents=True, exist_ok=True)
         torch.manual_seed(args.seed)
-        if not (args.work / "processor").exists():
-            build_processor(args.seed).save_pretrained(args.work / "processor")
         self.processor = Idefics3Processor.from_pretrained(args.work / "processor")
+        self.encoder = Encoder(self.processor)
         self.model = build_model(self.processor.tokenizer)
         self.heads = Heads()
         self.parameters = [*self.model.parameters(), *self.heads.parameters()]
@@ -501,36 +484,62 @@ class Trainer:
             report["_".join(("tokens", group.name))] = right
         return report
 
-    def run(self) -> None:
+    def average_gradients(self) -> None:
+        """Over all processes, in one message."""
+        gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in self.parameters]
+        flat = torch.cat([gradient.flatten() for gradient in gradients])
+        distributed.all_reduce(flat)
+        flat /= self.args.processes
+        for parameter, averaged in zip(self.parameters, flat.split([p.numel() for p in self.parameters]), strict=True):
+            parameter.grad = averaged.view_as(parameter)
+
+    def optimise(self, rng: random.Random) -> dict[str, float]:
+        """One step on new pictures."""
+        if self.step < self.args.vision_steps:
+            report = self.vision_step(*vision_batch(rng))
+        else:
+            report = self.joint_step([self.encoder.group(kinds, rng) for kinds in groups_of(self.step)])
+        self.average_gradients()
+        for group in self.optimiser.param_groups:
+            group["lr"] = self.learning_rate()
+        nn.utils.clip_grad_norm_(self.parameters, 1.0)
+        self.optimiser.step()
+        self.optimiser.zero_grad(set_to_none=True)
+        self.step += 1
+        return report
+
+    def run(self, rank: int) -> None:
+        """Trains until the time is up; the first process reports, saves and exports."""
         args = self.args
-        queue: Any = multiprocessing.Queue(maxsize=4)
-        worker = multiprocessing.Process(
-            target=produce, args=(args.work, args.seed, self.step, args.vision_steps, queue), daemon=True
-        )
-        worker.start()
         averages: dict[str, float] = {}
         while self.seconds < args.minutes * 60:
             started = time.monotonic()
-            batch = queue.get()
-            for group in self.optimiser.param_groups:
-                group["lr"] = self.learning_rate()
-            report = self.vision_step(*batch) if self.step < args.vision_steps else self.joint_step(batch)
-            nn.utils.clip_grad_norm_(self.parameters, 1.0)
-            self.optimiser.step()
-            self.optimiser.zero_grad(set_to_none=True)
-            self.step += 1
-            self.seconds += time.monotonic() - started
+            report = self.optimise(random.Random(f"{args.seed}/{self.step}/{rank}"))
+            # Every process must see the same clock: it decides on learning rate and end.
+            elapsed = torch.tensor(time.monotonic() - started)
+            distributed.broadcast(elapsed, src=0)
+            self.seconds += elapsed.item()
             for name, value in report.items():
                 averages[name] = 0.9 * averages.get(name, value) + 0.1 * value
-            if self.step % 50 == 0:
+            if rank == 0 and self.step % 50 == 0:
                 figures = {name: round(value, 4) for name, value in averages.items()}
                 print(json.dumps({"step": self.step, "minutes": round(self.seconds / 60, 1), **figures}), flush=True)
                 averages = {}
-            if self.step % args.save_every == 0:
+            if rank == 0 and self.step % args.save_every == 0:
                 self.save()
-        worker.terminate()
-        self.save()
-        self.export(args.out)
+        if rank == 0:
+            self.save()
+            self.export(args.out)
+
+
+def train(rank: int, args: argparse.Namespace) -> None:
+    """One of ``--processes`` equal processes; each computes half of a step's pictures on a core of its own."""
+    torch.set_num_threads(1)
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{args.work.resolve()}/rendezvous", rank=rank, world_size=args.processes
+    )
+    Trainer(args).run(rank)
+    distributed.destroy_process_group()
 
 
 def main() -> None:
@@ -542,12 +551,14 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--save-every", type=int, default=200)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--processes", type=int, default=2, help="one core each")
     args = parser.parse_args()
-    torch.set_num_threads(args.threads)
-    Trainer(args).run()
+    args.work.mkdir(parents=True, exist_ok=True)
+    (args.work / "rendezvous").unlink(missing_ok=True)
+    if not (args.work / "processor").exists():
+        build_processor(args.seed).save_pretrained(args.work / "processor")
+    multiprocessing.spawn(train, args=(args,), nprocs=args.processes)
 
 
 if __name__ == "__main__":
-    multiprocessing.set_start_method("spawn")
     main()

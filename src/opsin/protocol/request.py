@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
 
 from opsin.core.conversation import Conversation, Detail, MediaRef, Message, Part, Role, TextPart
 from opsin.core.errors import InvalidRequest, MediaError, UnsupportedParameter
@@ -28,6 +28,14 @@ class ImageUrl(_Wire):
     detail: Literal["auto", "low", "high", "original"] = "auto"
 
 
+def _is_string(value: Any) -> str:
+    return "<string>" if isinstance(value, str) else "<other>"
+
+
+def _part_type(value: Any) -> str:
+    return f"<{value.get('type')}>" if isinstance(value, dict) else "<none>"  # pyright: ignore[reportUnknownMemberType] raw JSON
+
+
 class TextContent(_Wire):
     """``{"type": "text", "text": …}``."""
 
@@ -39,17 +47,27 @@ class ImageContent(_Wire):
     """``{"type": "image_url", "image_url": {"url": …, "detail": …}}``; a bare string is taken as the URL."""
 
     type: Literal["image_url"]
-    image_url: ImageUrl | str
+    image_url: Annotated[
+        Annotated[str, Tag("<string>")] | Annotated[ImageUrl, Tag("<other>")], Discriminator(_is_string)
+    ]
 
 
-ContentPart = Annotated[TextContent | ImageContent, Field(discriminator="type")]
+ContentPart = Annotated[
+    Annotated[TextContent, Tag("<text>")] | Annotated[ImageContent, Tag("<image_url>")], Discriminator(_part_type)
+]
+"""Unions are told apart by a tag in angle brackets, which :func:`_field_path` leaves out of a client's error."""
 
 
 class ChatMessage(_Wire):
     """One message of the request."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[ContentPart] | None = None
+    content: (
+        Annotated[
+            Annotated[str, Tag("<string>")] | Annotated[list[ContentPart], Tag("<other>")], Discriminator(_is_string)
+        ]
+        | None
+    ) = None
 
 
 class StreamOptions(_Wire):
@@ -189,18 +207,9 @@ def _invalid(error: ValidationError) -> InvalidRequest:
     return InvalidRequest(f"'{param}': {first['msg']}" if param else first["msg"], param=param or None)
 
 
-_UNION_MEMBERS = frozenset({"str", "text", "image_url", "ImageUrl", "list[tagged-union[TextContent,ImageContent]]"})
-
-
 def _field_path(location: Sequence[int | str]) -> str:
-    """Pydantic's location without the names of union members, which mean nothing to a client."""
-    path: list[str] = []
-    for index, step in enumerate(location):
-        is_member = isinstance(step, str) and (step in _UNION_MEMBERS or step.startswith("list["))
-        is_field = index > 0 and isinstance(location[index - 1], str) and location[index - 1] in ("text", "image_url")
-        if not is_member or is_field or index == 0:
-            path.append(str(step))
-    return ".".join(path)
+    """Pydantic's location without the tags of unions, which mean nothing to a client."""
+    return ".".join(str(step) for step in location if not str(step).startswith("<"))
 
 
 _ROLES: dict[str, Role] = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}

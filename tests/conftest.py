@@ -1,0 +1,60 @@
+"""Real servers as subprocesses, spoken to by the official ``openai`` client without retries."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from openai import OpenAI
+
+
+@contextmanager
+def serve(*arguments: str, start_timeout_s: float = 300) -> Iterator[str]:
+    """``opsin serve`` on a free port; yields its base URL, and expects a clean end."""
+    command = [sys.executable, "-m", "opsin", "serve", *arguments, "--port", "0"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    killer = threading.Timer(start_timeout_s, process.kill)
+    killer.start()
+    output: list[str] = []
+    try:
+        yield _announced_url(process, output)
+    finally:
+        killer.cancel()
+        process.terminate()
+        status = process.wait(timeout=60)
+    assert status == 0, "".join(output)
+
+
+def _announced_url(process: subprocess.Popen[str], output: list[str]) -> str:
+    assert process.stderr is not None
+    for line in process.stderr:
+        output.append(line)
+        if found := re.search(r"on (http://\S+)", line):
+            # Keep reading, or a full pipe would stop the server.
+            threading.Thread(target=output.extend, args=(process.stderr,), daemon=True).start()
+            return found.group(1)
+    raise AssertionError(f"the server did not start:\n{''.join(output)}")
+
+
+def client_of(url: str) -> OpenAI:
+    """The official client, every failure visible."""
+    return OpenAI(base_url=f"{url}/v1", api_key="local-token", max_retries=0)
+
+
+@pytest.fixture(scope="session")
+def demo_url() -> Iterator[str]:
+    """One server with the demo model for all tests that change nothing in it."""
+    with serve() as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def client(demo_url: str) -> Iterator[OpenAI]:
+    """The official client at that server."""
+    with client_of(demo_url) as client:
+        yield client

@@ -1,0 +1,103 @@
+"""The demo model through the real server: answers that are right, depend on order, and depend on tiles."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+
+from openai import OpenAI
+
+from opsin.demo.scenes import Scene, random_receipt
+from opsin.demo.tasks import LANGUAGES, describe_change, held_out, several
+from opsin.demo.wire import to_openai
+from tests.e2e.asking import about, ask, complete, fresh_rng
+
+ONE_PICTURE = ("shape", "colour", "count", "position", "number", "caption")
+
+
+def test_at_least_ninety_percent_of_fifty_new_pictures_are_answered_right(client: OpenAI) -> None:
+    rng = fresh_rng()
+    wrong: list[str] = []
+    for index in range(50):
+        task, language = ONE_PICTURE[index % len(ONE_PICTURE)], LANGUAGES[index % 2]
+        conversation = held_out(rng, task, language)
+        if (answer := ask(client, conversation)) != conversation.turns[0].answer:
+            wrong.append(f"{task}/{language}: {answer!r}, not {conversation.turns[0].answer!r}")
+    assert len(wrong) <= 5, wrong
+
+
+def test_swapping_two_pictures_swaps_the_answer(client: OpenAI) -> None:
+    rng = fresh_rng()
+    swapped = 0
+    for _ in range(20):
+        before, after = _changed_pair(rng)
+        forth = complete(client, about([before, after], "What changed?")).choices[0].message.content.strip()
+        back = complete(client, about([after, before], "What changed?")).choices[0].message.content.strip()
+        swapped += forth == describe_change(before, after, "en") and back == describe_change(after, before, "en")
+    assert swapped >= 17
+
+
+def _changed_pair(rng: random.Random) -> tuple[Scene, ...]:
+    while True:
+        scenes = several(rng, 2, split=True, num_turns=1, first_task="changed").scenes
+        if describe_change(scenes[0], scenes[1], "en") != "Nothing changed.":
+            return scenes
+
+
+def test_a_receipt_is_read_only_when_it_is_cut_into_tiles(client: OpenAI) -> None:
+    rng = fresh_rng()
+    whole, cut = 0, 0
+    for _ in range(10):
+        receipt = random_receipt(rng)
+        low = complete(client, about([receipt], "What is the total?", detail="low"))
+        high = complete(client, about([receipt], "What is the total?", detail="high"))
+        assert low.usage.prompt_tokens_details.image_tokens == 16
+        assert high.usage.prompt_tokens_details.image_tokens == 80
+        whole += receipt.total in low.choices[0].message.content
+        cut += high.choices[0].message.content.strip() == receipt.total
+    assert whole == 0
+    assert cut >= 8
+
+
+def test_a_second_turn_knows_the_picture_of_the_first(client: OpenAI) -> None:
+    rng = fresh_rng()
+    right = 0
+    for _ in range(10):
+        conversation = held_out(rng, "second_turn", "en")
+        right += ask(client, conversation) == conversation.turns[-1].answer
+    assert right >= 8
+
+
+def test_a_stream_comes_token_by_token(client: OpenAI) -> None:
+    messages = about(list(several(fresh_rng(), 3, split=False, num_turns=1).scenes), "Describe the images in order.")
+    arrivals: list[float] = []
+    roles: list[str | None] = []
+    finished = None
+    stream = client.chat.completions.create(model="demo", messages=messages, max_tokens=96, temperature=0, stream=True)  # type: ignore[call-overload]
+    for chunk in stream:
+        (choice,) = chunk.choices
+        if choice.delta.content:
+            arrivals.append(time.monotonic())
+            roles.append(choice.delta.role)
+        if choice.finish_reason:
+            finished = chunk
+    assert len(arrivals) >= 5
+    assert roles[0] == "assistant"
+    assert set(roles[1:]) == {None}
+    assert finished is not None
+    decode_s = finished.opsin["timeline"]["decode_ms"] / 1e3
+    gaps = [later - earlier for earlier, later in zip(arrivals, arrivals[1:], strict=False)]
+    # The chunks are spread over the decode stage and not sent in one piece at its end.
+    assert sum(gaps) > 0.5 * decode_s
+    assert statistics.median(gaps) < 4 * decode_s / len(gaps)
+
+
+def test_usage_comes_only_when_asked_for(client: OpenAI) -> None:
+    conversation = to_openai(held_out(fresh_rng(), "shape", "en"))
+    options = {"model": "demo", "messages": conversation, "max_tokens": 8, "stream": True}
+    plain = list(client.chat.completions.create(**options))  # type: ignore[call-overload]
+    assert all(len(chunk.choices) == 1 and chunk.usage is None for chunk in plain)
+    counted = list(client.chat.completions.create(**options, stream_options={"include_usage": True}))  # type: ignore[call-overload]
+    assert counted[-1].choices == []
+    assert counted[-1].usage.prompt_tokens_details.image_tokens in (16, 80)

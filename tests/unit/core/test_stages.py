@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+import time
+
+from opsin.core.stages import Stage, Stopwatch, Timeline
+
+
+def test_what_no_stage_accounts_for_is_unattributed() -> None:
+    timeline = Timeline(total_s=1.0, stages_s={Stage.DECODE: 0.25, Stage.MEDIA_LOAD: 0.5})
+    assert timeline.to_wire() == {
+        "media_load_ms": 500.0,
+        "decode_ms": 250.0,
+        "unattributed_ms": 250.0,
+        "total_ms": 1000.0,
+    }
+
+
+def test_a_block_adds_its_wall_time_even_when_it_fails() -> None:
+    watch = Stopwatch()
+    for _ in range(2):
+        try:
+            with watch.stage(Stage.PREPROCESS):
+                time.sleep(0.02)
+                raise ValueError
+        except ValueError:
+            pass
+    timeline = watch.timeline()
+    assert 0.04 <= timeline.stages_s[Stage.PREPROCESS] <= timeline.total_s
