@@ -1,0 +1,191 @@
+"""From a conversation and its pictures' plans to token ids: rendered, tokenised, slots expanded.
+
+Two promises. Text stays text: nothing that a user types becomes an added token of the model, so an ``<image>`` in a
+question is a word and not a picture. And slots are ids: a picture's markers and image tokens replace the template's
+placeholder after tokenisation, where no text can imitate them. This module knows no pixels and no engine.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from opsin.core.conversation import Conversation, Message, TextPart
+from opsin.core.errors import ConfigError, InvalidRequest
+from opsin.prompt.template import ChatTemplate, TemplateMessage, TemplatePart
+from opsin.prompt.tokenizer import Tokenizer
+from opsin.vision.plan import VisionPlan
+
+_PRIVATE_USE = range(0xE000, 0xF900)
+
+_PROBE = "opsin probe"
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltPrompt:
+    """Token ids with expanded slots. ``text`` is the rendered prompt, each picture still one placeholder."""
+
+    ids: tuple[int, ...]
+    image_tokens: int
+    text: str
+
+
+class PromptBuilder:
+    """Builds prompts for one checkpoint; safe to share between requests."""
+
+    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate, image_token: str, image_token_id: int) -> None:
+        """``image_token`` is the family's placeholder, ``image_token_id`` the model's id of an encoder position.
+
+        Raises:
+            ConfigError: the tokenizer gives the placeholder another id, or the template can render neither form of
+                message content.
+        """
+        found = tokenizer.token_id(image_token)
+        if found != image_token_id or image_token_id not in tokenizer.added_token_ids:
+            raise ConfigError(
+                f"image token {image_token}: id {image_token_id} in config.json, {found} in tokenizer.json"
+            )
+        self._tokenizer = tokenizer
+        self._template = template
+        self._image_token = image_token
+        self._image_token_id = image_token_id
+        # Longest first, so that a token wins over the tokens that it begins with.
+        contents = sorted(tokenizer.added_tokens, key=len, reverse=True)
+        self._added_token = re.compile("|".join(map(re.escape, contents)))
+        self._wants_parts = self._template_wants_parts()
+
+    def build(self, conversation: Conversation, plans: Sequence[VisionPlan]) -> BuiltPrompt:
+        """The prompt of a conversation whose pictures have ``plans``, in prompt order.
+
+        Raises:
+            InvalidRequest: the template refuses the conversation or drops a picture of it, or a text is not Unicode.
+            ConfigError: the tokenizer does not know the tokens of a plan's slot.
+        """
+        prompt = self._tokenised(conversation)
+        return BuiltPrompt(
+            ids=tuple(self._with_slots(prompt.ids, plans)),
+            image_tokens=sum(plan.image_tokens for plan in plans),
+            text=prompt.text,
+        )
+
+    def _tokenised(self, conversation: Conversation) -> _Tokenised:
+        """Ids before slots are expanded, in the gentlest way that keeps text text.
+
+        If no text spells an added token, the rendered prompt is tokenised whole; if one does, only the spelling is cut
+        out and encoded apart. The added tokens must then be those that the template writes around texts that it cannot
+        see. If they are not (texts make a token with each other or with the template), every text is encoded apart.
+        """
+        marks = _unused_characters(self._template.source, conversation)
+        spellings, texts = _Cuts(marks), _Cuts(marks)
+        gentle = self._encoded(conversation, spellings, lambda text: self._added_token.sub(spellings.hide_match, text))
+        strict = self._encoded(conversation, texts, texts.hide)
+        return gentle if self._added(gentle) == self._added(strict) else strict
+
+    def _encoded(self, conversation: Conversation, cuts: _Cuts, write: Callable[[str], str]) -> _Tokenised:
+        messages = [self._message(message, write) for message in conversation.messages]
+        ids: list[int] = []
+        text: list[str] = []
+        for piece, is_hidden in cuts.split(self._template.render(messages)):
+            ids += self._tokenizer.encode_plain(piece) if is_hidden else self._tokenizer.encode(piece)
+            text.append(piece)
+        return _Tokenised(ids, "".join(text))
+
+    def _message(self, message: Message, write: Callable[[str], str]) -> TemplateMessage:
+        if not self._wants_parts:
+            lines = (write(part.text) if isinstance(part, TextPart) else self._image_token for part in message.parts)
+            return {"role": message.role, "content": "\n".join(lines)}
+        parts: list[TemplatePart] = [
+            {"type": "text", "text": write(part.text)} if isinstance(part, TextPart) else {"type": "image"}
+            for part in message.parts
+        ]
+        # Templates look at the first part without asking whether there is one.
+        return {"role": message.role, "content": parts or [{"type": "text", "text": ""}]}
+
+    def _added(self, prompt: _Tokenised) -> list[int]:
+        return [token_id for token_id in prompt.ids if token_id in self._tokenizer.added_token_ids]
+
+    def _with_slots(self, ids: list[int], plans: Sequence[VisionPlan]) -> Iterator[int]:
+        num_places = ids.count(self._image_token_id)
+        if num_places != len(plans):
+            raise InvalidRequest(
+                f"the chat template has places for {num_places} pictures, the request has {len(plans)}"
+            )
+        remaining = iter(plans)
+        for token_id in ids:
+            if token_id == self._image_token_id:
+                yield from self._slot(next(remaining))
+            else:
+                yield token_id
+
+    def _slot(self, plan: VisionPlan) -> list[int]:
+        ids = self._tokenizer.encode(plan.slot)
+        found = ids.count(self._image_token_id)
+        if found != plan.image_tokens:
+            raise ConfigError(f"tokenizer.json: reads {found} image tokens in a slot of {plan.image_tokens}")
+        return ids
+
+    def _template_wants_parts(self) -> bool:
+        """Whether content is a list of parts (the rule for pictures) or a string; found out by rendering both."""
+        parts: list[TemplatePart] = [{"type": "image"}, {"type": "text", "text": _PROBE}]
+        as_parts = self._probe(parts)
+        # A template for strings may print the list as Python or JSON would.
+        is_printed = f"'{_PROBE}'" in as_parts or f'"{_PROBE}"' in as_parts
+        if _PROBE in as_parts and not is_printed and as_parts.count(self._image_token) == 1:
+            return True
+        if _PROBE in self._probe(_PROBE):
+            return False
+        raise ConfigError("chat template: renders a user's content neither as a list of parts nor as a string")
+
+    def _probe(self, content: str | list[TemplatePart]) -> str:
+        try:
+            return self._template.render([{"role": "user", "content": content}])
+        except InvalidRequest:
+            return ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Tokenised:
+    ids: list[int]
+    text: str
+
+
+class _Cuts:
+    """Pieces of text taken out of a prompt before it is rendered, each leaving a numbered sentinel."""
+
+    def __init__(self, marks: tuple[str, str]) -> None:
+        self._opening, self._closing = marks
+        self._pieces: list[str] = []
+
+    def hide(self, piece: str) -> str:
+        """Keeps a piece and returns the sentinel to render in its place; templates must still see that one is empty."""
+        if not piece:
+            return ""
+        self._pieces.append(piece)
+        return f"{self._opening}{len(self._pieces) - 1}{self._closing}"
+
+    def hide_match(self, match: re.Match[str]) -> str:
+        """``hide`` for ``re.sub``."""
+        return self.hide(match[0])
+
+    def split(self, rendered: str) -> Iterator[tuple[str, bool]]:
+        """The rendered text in order: (template's text, False) and (hidden piece, True)."""
+        sentinel = re.compile(f"{self._opening}([0-9]+){self._closing}")
+        for position, piece in enumerate(sentinel.split(rendered)):
+            if position % 2:
+                yield self._pieces[int(piece)], True
+            elif self._opening in piece or self._closing in piece:
+                raise InvalidRequest("the chat template cuts a text in two; it cannot be kept apart from special tokens")
+            else:
+                yield piece, False
+
+
+def _unused_characters(source: str, conversation: Conversation) -> tuple[str, str]:
+    """Two private-use characters that nothing of the prompt contains, so that no text can forge a sentinel."""
+    used = set(source)
+    for message in conversation.messages:
+        used.update(*(part.text for part in message.parts if isinstance(part, TextPart)))
+    unused = [chr(code) for code in _PRIVATE_USE if chr(code) not in used]
+    if len(unused) < 2:
+        raise InvalidRequest(f"text uses all {len(_PRIVATE_USE)} private-use characters; at least 2 must be free")
+    return unused[0], unused[1]
