@@ -1,1 +1,1 @@
-"""TODO."""
+"""The local engine: a Transformers model in its own process (:mod:`.worker`), driven from asyncio (:mod:`.engine`)."""

@@ -1,0 +1,64 @@
+"""Settings of the local engine. Knows no torch: the parent process reads them too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from opsin.core.errors import ConfigError
+from opsin.core.stages import Stage
+
+SUPPORTED_MODEL_TYPES = ("idefics3", "smolvlm")
+"""Families whose encoder seam is tested: ``get_image_features`` in, ``mm_encoder_outputs`` out."""
+
+Device = Literal["auto", "cpu", "cuda", "mps"]
+Dtype = Literal["auto", "bfloat16", "float16", "float32"]
+_DELAYED_STAGES = (Stage.VISION_ENCODE, Stage.PREFILL, Stage.DECODE)
+
+Seconds = Annotated[float, Field(ge=0)]
+
+
+class LocalEngineConfig(BaseModel):
+    """What the worker process needs to load and run one model.
+
+    ``image_mean`` and ``image_std`` are per RGB channel, for pixels scaled to 0..1. ``delays`` adds seconds to every
+    call of a stage: fault injection for tests.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model_path: Path
+    model_type: str
+    image_token_id: int
+    eos_token_ids: tuple[int, ...]
+    image_mean: tuple[float, float, float]
+    image_std: tuple[float, float, float]
+    max_model_len: int = Field(gt=1)
+    max_num_seqs: int = Field(default=1, gt=0)
+    device: Device = "auto"
+    dtype: Dtype = "auto"
+    attn_implementation: Literal["sdpa", "eager"] = "sdpa"
+    feature_cache_bytes: int = Field(default=256 * 1024**2, ge=0)
+    num_threads: int | None = Field(default=None, gt=0)
+    trust_remote_code: bool = False
+    start_timeout_s: float = Field(default=600.0, gt=0)
+    delays: dict[Stage, Seconds] = Field(default_factory=dict[Stage, float])
+
+    @field_validator("delays")
+    @classmethod
+    def _only_engine_stages(cls, delays: dict[Stage, float]) -> dict[Stage, float]:
+        for stage in delays:
+            if stage not in _DELAYED_STAGES:
+                raise ValueError(f"{stage} is not a stage of the engine; expected one of {', '.join(_DELAYED_STAGES)}")
+        return delays
+
+
+def check_supported(config: LocalEngineConfig) -> None:
+    """Raises ConfigError for a model type outside the tested list."""
+    if config.model_type not in SUPPORTED_MODEL_TYPES:
+        raise ConfigError(
+            f"model type {config.model_type!r} is not served by the local engine; "
+            f"supported: {', '.join(SUPPORTED_MODEL_TYPES)}"
+        )

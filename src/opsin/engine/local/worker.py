@@ -1,0 +1,203 @@
+"""The engine process: ``python -m opsin.engine.local.worker --fd N --parent PID``.
+
+A reader thread takes messages off the socket and answers what needs only the feature cache, so that Reserve never
+waits for a step; the main thread loads the model and then steps. The process ends with its parent: at end of file on
+the socket, and by the kernel's parent-death signal where there is one. Knows no asyncio and no text.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import logging
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+import time
+from typing import BinaryIO
+
+from opsin.core.errors import ConfigError, OpsinError
+from opsin.engine.local.config import LocalEngineConfig, check_supported
+from opsin.engine.local.core import EngineCore
+from opsin.engine.local.delays import DelayedRunner
+from opsin.engine.local.feature_cache import FeatureCache
+from opsin.engine.local.messages import (
+    HEADER_BYTES,
+    Cancel,
+    FromWorker,
+    Load,
+    LoadFailed,
+    Progress,
+    Purge,
+    Purged,
+    Ready,
+    Release,
+    Reserve,
+    Reserved,
+    Shutdown,
+    Submit,
+    ToWorker,
+    body_length,
+    decode_to_worker,
+    error_to_wire,
+    to_frame,
+)
+from opsin.engine.local.runner_api import Runner
+from opsin.engine.local.scheduler import SequentialScheduler
+
+logger = logging.getLogger(__name__)
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+class Channel:
+    """Frames over a connected socket. ``send`` may be called by several threads, ``receive`` by one."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._input: BinaryIO = connection.makefile("rb")
+        self._lock = threading.Lock()
+
+    def send(self, message: FromWorker) -> None:
+        """Raises OSError when the parent is gone."""
+        frame = to_frame(message)
+        with self._lock:
+            self._connection.sendall(frame)
+
+    def receive(self) -> ToWorker | None:
+        """The next message, None at end of file."""
+        header = self._input.read(HEADER_BYTES)
+        if len(header) < HEADER_BYTES:
+            return None
+        body = self._input.read(length := body_length(header))
+        return decode_to_worker(body) if len(body) == length else None
+
+
+class Reader(threading.Thread):
+    """Answers cache messages at once and queues the others for the main thread."""
+
+    def __init__(self, channel: Channel, feature_cache: FeatureCache, inbox: queue.SimpleQueue[ToWorker]) -> None:
+        super().__init__(name="reader", daemon=True)
+        self._channel = channel
+        self._feature_cache = feature_cache
+        self._inbox = inbox
+
+    def run(self) -> None:
+        """Until end of file, which means that nobody is left to work for."""
+        try:
+            while (message := self._channel.receive()) is not None:
+                self._take(message)
+        except Exception:
+            logger.exception("the connection to the parent broke")
+        # Not sys.exit: the main thread may be deep inside a kernel, and no state outlives this process.
+        os._exit(0)
+
+    def _take(self, message: ToWorker) -> None:
+        match message:
+            case Reserve():
+                leased = self._feature_cache.reserve(message.request_id, message.keys)
+                self._channel.send(Reserved(message.serial, tuple(leased)))
+            case Release():
+                self._feature_cache.release(message.request_id)
+            case _:
+                self._inbox.put(message)
+
+
+class Worker:
+    """The main thread: load, then take messages and step until Shutdown."""
+
+    def __init__(self, config: LocalEngineConfig, channel: Channel) -> None:
+        self._config = config
+        self._channel = channel
+        self._inbox: queue.SimpleQueue[ToWorker] = queue.SimpleQueue()
+        self._feature_cache = FeatureCache(config.feature_cache_bytes)
+
+    def run(self) -> None:
+        """Returns after Shutdown or a failed load."""
+        Reader(self._channel, self._feature_cache, self._inbox).start()
+        try:
+            core = self._load()
+        except OpsinError as error:
+            self._channel.send(LoadFailed(error_to_wire(error)))
+            return
+        while self._take_messages(core):
+            if core.has_work:
+                self._channel.send(core.step())
+        logger.info("feature cache: %d hits, %d misses", self._feature_cache.hits, self._feature_cache.misses)
+
+    def _load(self) -> EngineCore:
+        started = time.monotonic()
+        runner = self._build_runner()
+        loaded = runner.load(lambda step: self._channel.send(Progress(step)))
+        scheduler = SequentialScheduler()
+        self._channel.send(
+            Ready(
+                load_time_s=time.monotonic() - started,
+                device=loaded.device,
+                dtype=loaded.dtype,
+                max_num_seqs=min(self._config.max_num_seqs, scheduler.max_num_seqs),
+            )
+        )
+        return EngineCore(self._config, runner, scheduler, self._feature_cache)
+
+    def _build_runner(self) -> Runner:
+        check_supported(self._config)
+        self._channel.send(Progress("importing torch and transformers"))
+        try:
+            from opsin.engine.local.runner import TransformersRunner
+        except ImportError as error:
+            logger.exception("import failed")
+            raise ConfigError("the local engine needs torch and transformers: pip install 'opsin[local]'") from error
+        runner = TransformersRunner(self._config)
+        return DelayedRunner(runner, self._config.delays) if self._config.delays else runner
+
+    def _take_messages(self, core: EngineCore) -> bool:
+        """All that wait; blocks while there is nothing to do. False after Shutdown."""
+        while not core.has_work or not self._inbox.empty():
+            if not self._take(core, self._inbox.get()):
+                return False
+        return True
+
+    def _take(self, core: EngineCore, message: ToWorker) -> bool:
+        match message:
+            case Submit():
+                core.submit(message)
+            case Cancel():
+                core.cancel(message.request_id)
+            case Purge():
+                erased = core.purge(message.scope, message.key)
+                self._channel.send(Purged(message.serial, erased, core.stats()))
+            case Shutdown():
+                return False
+            case Load() | Reserve() | Release():
+                raise AssertionError(f"{type(message).__name__} is not for the main thread")
+        return True
+
+
+def die_with(parent: int) -> None:
+    """Asks the kernel to kill this process when its parent dies; where it cannot, end of file on the socket must do."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before we asked
+        os._exit(0)
+
+
+def main() -> None:
+    """Entry point of the engine process."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--fd", type=int, required=True, help="connected Unix socket to the parent")
+    parser.add_argument("--parent", type=int, required=True, help="process id of the parent")
+    args = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="engine: %(levelname)s %(name)s: %(message)s")
+    die_with(args.parent)
+    channel = Channel(socket.socket(fileno=args.fd))
+    first = channel.receive()
+    if isinstance(first, Load):
+        Worker(LocalEngineConfig.model_validate_json(first.config_json), channel).run()
+
+
+if __name__ == "__main__":
+    main()
