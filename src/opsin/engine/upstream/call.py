@@ -1,0 +1,107 @@
+"""One request to the upstream that another task can stop at any moment. Knows no chat.
+
+Most of a request's life is one wait for the response head (queue, encode and prefill of the upstream), so stopping must
+work there too, where no response exists yet that could be closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import aiohttp
+
+from opsin.core.errors import OpsinError
+from opsin.engine.upstream.failures import cancelled, http_error, protocol_error, transport_error
+
+MAX_ERROR_BODY_BYTES = 64 * 2**10
+_ERROR_BODY_TIMEOUT_S = 5.0
+_LAST_CHUNK_TIMEOUT_S = 0.1
+
+
+class Call:
+    """POST, then reads. Every failure is an OpsinError; every way out ends in ``close``."""
+
+    def __init__(self, session: aiohttp.ClientSession) -> None:
+        self._session = session
+        self._response: aiohttp.ClientResponse | None = None
+        self._wait: asyncio.Timeout | None = None
+        self._cancelled = False
+
+    @property
+    def answered(self) -> bool:
+        """Whether the response head has arrived."""
+        return self._response is not None
+
+    def cancel(self) -> None:
+        """Wakes whoever waits in ``post`` or ``read`` with an error, and closes the connection. Idempotent."""
+        if self._cancelled:
+            return
+        self._cancelled = True
+        if self._wait is not None:
+            self._wait.reschedule(0.0)  # in the past of any loop's clock: expires at once
+        if self._response is not None:
+            self._response.close()
+
+    async def post(self, url: str, body: bytes) -> None:
+        """Sends and waits for the head. Raises OpsinError unless a stream follows."""
+        async with self._interruptible():
+            # BytesIO, not bytes: aiohttp then writes it in pieces and leaves the loop between them.
+            response = await self._session.post(
+                url,
+                data=io.BytesIO(body),
+                headers={"Content-Type": "application/json", "Accept": "text/event-stream"},
+                allow_redirects=False,  # a redirect would carry pictures and key to an address nobody configured
+            )
+            self._response = response
+            if response.status != 200:
+                raise await read_failure(response)
+        if response.content_type == "application/json":
+            raise protocol_error("one JSON body where a stream was asked for")
+
+    async def read(self) -> bytes:
+        """The next bytes as they come; empty at the end of the stream."""
+        assert self._response is not None, "read follows post"
+        async with self._interruptible():
+            return await self._response.content.readany()
+
+    async def close(self, *, finished: bool) -> None:
+        """Frees the connection. A ``finished`` stream has only its last HTTP chunk to come: read, so as to keep it."""
+        if self._response is None:
+            return
+        try:
+            if finished and not self._cancelled:
+                async with asyncio.timeout(_LAST_CHUNK_TIMEOUT_S):
+                    await self._response.content.readany()
+        except (aiohttp.ClientError, OSError):
+            pass  # the answer is whole; only the connection is lost
+        finally:
+            self._response.close()
+
+    @asynccontextmanager
+    async def _interruptible(self) -> AsyncGenerator[None, None]:
+        if self._cancelled:
+            raise cancelled()
+        try:
+            async with asyncio.timeout(None) as self._wait:
+                yield
+        except (aiohttp.ClientError, OSError) as error:
+            if self._cancelled:
+                raise cancelled() from None
+            raise transport_error(error, answered=self.answered) from None
+        finally:
+            self._wait = None
+
+
+async def read_failure(response: aiohttp.ClientResponse) -> OpsinError:
+    """What a head other than 200 and as much of its body as is worth reading say."""
+    body = bytearray()
+    try:
+        async with asyncio.timeout(_ERROR_BODY_TIMEOUT_S):
+            while len(body) < MAX_ERROR_BODY_BYTES and (read := await response.content.readany()):
+                body += read
+    except (aiohttp.ClientError, OSError):
+        pass  # the status alone says enough
+    return http_error(response.status, response.headers.get("Retry-After"), bytes(body[:MAX_ERROR_BODY_BYTES]))

@@ -1,0 +1,39 @@
+"""Where the upstream is and how long to wait for it. Knows no request."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
+
+
+class UpstreamConfig(BaseModel):
+    """Settings of one OpenAI-compatible upstream.
+
+    ``url`` is its base, with or without ``/v1``. ``model`` is the name to send; None takes the first that the upstream
+    lists. ``read_timeout_s`` is the longest silence between two reads, prefill included, not the length of an answer.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    url: str
+    model: str | None = None
+    api_key: SecretStr | None = None
+    connect_timeout_s: float = Field(default=5.0, gt=0)
+    read_timeout_s: float = Field(default=600.0, gt=0)
+    max_connections: int = Field(default=100, ge=1)
+    ready_timeout_s: float = Field(default=60.0, ge=0)
+    health_interval_s: float = Field(default=5.0, gt=0)
+
+    @field_validator("url")
+    @classmethod
+    def _normalise(cls, url: str) -> str:
+        """Ends in ``/v1``, so that routes can be appended."""
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError("expected http://host:port or https://host:port, with or without /v1")
+        _ = parts.port  # raises ValueError when it is no port
+        if parts.username or parts.password or parts.query or parts.fragment:
+            raise ValueError("expected no user, query or fragment; a key belongs into api_key")
+        base = url.rstrip("/")
+        return base if base.endswith("/v1") else f"{base}/v1"

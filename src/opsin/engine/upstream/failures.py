@@ -1,0 +1,146 @@
+"""Every way in which an upstream fails → one of opsin's errors. Knows no stream state.
+
+    before the head    refused, unresolved, TLS, closed        EngineError upstream_unavailable
+    at any time        silence over a timeout                  EngineError upstream_timeout
+    the head           400 413 422 …                           InvalidRequest, ContextLengthExceeded
+                       401 403                                 EngineError upstream_unauthorized
+                       404 405                                 EngineError upstream_not_found
+                       429                                     Overloaded
+                       408, 5xx                                EngineError upstream_timeout, upstream_unavailable
+    after the head     {"error": …} in the stream              as its status says, else EngineError upstream_error
+                       cut, or ended without a finish          EngineError upstream_truncated
+                       ended without any text                  EngineError upstream_empty
+                       not what the protocol says              EngineError upstream_protocol
+
+Only a refusal of the request itself quotes the upstream, bounded: the client can act on it. Other texts of the
+upstream may name its paths, addresses or keys and stay out.
+"""
+
+from __future__ import annotations
+
+import re
+
+import aiohttp
+import msgspec
+
+from opsin.core.errors import ContextLengthExceeded, EngineError, InvalidRequest, OpsinError, Overloaded
+from opsin.engine.upstream.wire import ErrorBody, WireError
+
+MAX_QUOTE_CHARS = 500
+MAX_RETRY_AFTER_S = 3600
+
+_CODE = re.compile(r"[a-z][a-z0-9_]{0,63}")
+_CONTEXT = re.compile(r"context.?(length|size|window)", re.IGNORECASE)
+_OUT_OF_MEMORY = re.compile(r"out.of.memory|OutOfMemory", re.IGNORECASE)
+_CONTEXT_TYPES = ("context_length_exceeded", "exceed_context_size_error")  # OpenAI; llama-server
+_REFUSAL_TYPES = ("invalid_request_error", "BadRequestError", *_CONTEXT_TYPES)
+
+
+def transport_error(error: aiohttp.ClientError | OSError, *, answered: bool) -> EngineError:
+    """A failure of the connection; ``answered``: the response head had arrived. TimeoutError is an OSError."""
+    match error:
+        case TimeoutError():
+            return EngineError("the upstream did not answer in time", code="upstream_timeout")
+        case _ if answered:
+            return truncated()
+        case aiohttp.ClientConnectorDNSError():
+            why = "its name does not resolve"
+        case aiohttp.ClientSSLError() | aiohttp.ClientConnectorCertificateError() | aiohttp.ServerFingerprintMismatch():
+            why = "TLS failed"
+        case aiohttp.ClientConnectorError():
+            why = "connection refused or host unreachable"
+        case aiohttp.ClientConnectionError() | ConnectionError():
+            why = "it closed the connection"
+        case _:
+            why = "the connection failed"
+    return EngineError(f"the upstream cannot be reached: {why}", code="upstream_unavailable")
+
+
+def truncated() -> EngineError:
+    """The stream ended, cleanly or not, before the upstream said that it had finished."""
+    return EngineError("the upstream ended its stream before the answer was finished", code="upstream_truncated")
+
+
+def empty() -> EngineError:
+    """HTTP 200 and then nothing: no text, no finish."""
+    return EngineError("the upstream answered without any text", code="upstream_empty")
+
+
+def protocol_error(what: str) -> EngineError:
+    """``what`` completes "the upstream sent …"."""
+    return EngineError(f"the upstream sent {what}", code="upstream_protocol")
+
+
+def cancelled() -> EngineError:
+    """``cancel`` stopped the request; whoever still reads its stream is told."""
+    return EngineError("the request was cancelled", code="cancelled")
+
+
+def http_error(status: int, retry_after: str | None, body: bytes) -> OpsinError:
+    """A response head other than 200. ``body`` may be cut or no JSON at all."""
+    return _by_status(status, _decode(body), _seconds(retry_after))
+
+
+def inband_error(error: WireError | str) -> OpsinError:
+    """An error event after HTTP 200: how engines report a failure once the stream has begun."""
+    wire = error if isinstance(error, WireError) else WireError(message=error)
+    status = _status_of(wire)
+    if status is not None:
+        return _by_status(status, wire, None)
+    return EngineError(_in_words("the upstream failed while answering", wire), code="upstream_error")
+
+
+def _by_status(status: int, wire: WireError, retry_after_s: int | None) -> OpsinError:
+    match status:
+        case 401 | 403:
+            return EngineError("the upstream refuses opsin's key for it", code="upstream_unauthorized")
+        case 404 | 405:
+            return EngineError(f"the upstream has no such route or model: {status}", code="upstream_not_found")
+        case 408:
+            return EngineError("the upstream timed out: 408", code="upstream_timeout")
+        case 429:
+            return Overloaded("the upstream is full: 429", retry_after_s=retry_after_s)
+        case _ if 400 <= status < 500:
+            return _refusal(status, wire)
+        case _ if status < 400:
+            return protocol_error(f"status {status} where 200 was expected")
+        case _:
+            message = _in_words(f"the upstream failed: {status}", wire)
+            return EngineError(message, code="upstream_unavailable", retry_after_s=retry_after_s)
+
+
+def _refusal(status: int, wire: WireError) -> InvalidRequest:
+    quote = " ".join((wire.message or "").split())[:MAX_QUOTE_CHARS]
+    message = quote or f"the upstream refused the request: {status}"
+    if wire.code in _CONTEXT_TYPES or wire.type in _CONTEXT_TYPES or _CONTEXT.search(quote):
+        return ContextLengthExceeded(message)
+    code = wire.code if isinstance(wire.code, str) and _CODE.fullmatch(wire.code) else None
+    return InvalidRequest(message, code=code)
+
+
+def _in_words(message: str, wire: WireError) -> str:
+    """Names the one failure that an operator must tell from all others, in our words."""
+    return f"{message}, out of memory" if _OUT_OF_MEMORY.search(wire.message or "") else message
+
+
+def _status_of(wire: WireError) -> int | None:
+    """The HTTP status that an in-band error stands for, if it tells."""
+    text = str(wire.code)
+    if text.isascii() and text.isdigit() and 400 <= int(text) <= 599:
+        return int(text)
+    return 400 if wire.code in _CONTEXT_TYPES or wire.type in _REFUSAL_TYPES else None
+
+
+def _decode(body: bytes) -> WireError:
+    try:
+        return msgspec.json.decode(body, type=ErrorBody).unwrap()
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return WireError(message=body.decode(errors="replace"))
+
+
+def _seconds(retry_after: str | None) -> int | None:
+    """Retry-After in seconds; its date form needs the upstream's clock and is left out."""
+    text = (retry_after or "").strip()
+    if not (text.isascii() and text.isdigit() and len(text) <= 9):
+        return None
+    return min(int(text), MAX_RETRY_AFTER_S)

@@ -1,0 +1,76 @@
+"""Asks an upstream for its models: is it there, which model to send, how long a context. Knows no chat."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+
+import aiohttp
+import msgspec
+
+from opsin.core.errors import ConfigError, EngineError, OpsinError
+from opsin.engine.upstream.call import read_failure
+from opsin.engine.upstream.config import UpstreamConfig
+from opsin.engine.upstream.failures import protocol_error, transport_error
+from opsin.engine.upstream.session import open_session
+from opsin.engine.upstream.wire import ModelEntry, ModelList
+
+_RETRY_S = 0.25
+_MAX_NAMED = 5
+_WORTH_WAITING = ("upstream_unavailable", "upstream_timeout", "overloaded")
+"""What an engine that still loads answers: vLLM refuses the connection, llama-server says 503."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """The model that requests will name."""
+
+    name: str
+    max_model_len: int | None
+
+
+async def fetch_models(config: UpstreamConfig) -> list[ModelEntry]:
+    """One GET of ``/v1/models``, within twice ``connect_timeout_s``. Raises OpsinError.
+
+    Over a connection of its own: a pool full of long answers is no sign of ill health.
+    """
+    timeout = aiohttp.ClientTimeout(total=2 * config.connect_timeout_s, sock_connect=config.connect_timeout_s)
+    try:
+        async with (
+            open_session(config) as session,
+            session.get(f"{config.url}/models", timeout=timeout, allow_redirects=False) as response,
+        ):
+            if response.status != 200:
+                raise await read_failure(response)
+            return msgspec.json.decode(await response.read(), type=ModelList).data
+    except (aiohttp.ClientError, OSError) as error:
+        raise transport_error(error, answered=False) from None
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise protocol_error("no list of models from /v1/models") from None
+
+
+async def wait_for_models(config: UpstreamConfig) -> list[ModelEntry]:
+    """Asks until the upstream answers. Raises EngineError after ``ready_timeout_s``, ConfigError if waiting is vain."""
+    deadline = time.monotonic() + config.ready_timeout_s
+    while True:
+        try:
+            return await fetch_models(config)
+        except OpsinError as error:
+            if error.code not in _WORTH_WAITING:
+                raise ConfigError(f"GET /v1/models: {error.message}", code=error.code) from None
+            if time.monotonic() >= deadline:
+                message = f"the upstream was not ready within {config.ready_timeout_s:g} s: {error.message}"
+                raise EngineError(message, code=error.code) from None
+        await asyncio.sleep(_RETRY_S)
+
+
+def choose_model(models: list[ModelEntry], wanted: str | None) -> ServedModel:
+    """The wanted model, or the first. Raises ConfigError when there is none such."""
+    for entry in models:
+        if wanted is None or entry.id == wanted:
+            return ServedModel(entry.id, entry.max_model_len)
+    if wanted is None:
+        raise ConfigError("the upstream serves no model")
+    names = ", ".join(entry.id for entry in models[:_MAX_NAMED]) or "none"
+    raise ConfigError(f"the upstream serves no model named {wanted}; it serves {len(models)}: {names}")

@@ -1,0 +1,89 @@
+"""Folds the events of one chat stream into deltas and the end. Knows no HTTP and no bytes framing."""
+
+from __future__ import annotations
+
+import msgspec
+
+from opsin.core.errors import EngineError
+from opsin.engine.api import Delta, Finished, FinishReason, Usage
+from opsin.engine.upstream.failures import empty, inband_error, protocol_error, truncated
+from opsin.engine.upstream.wire import Chunk, WireUsage
+
+_DONE = b"[DONE]"
+_REASONS: dict[str, FinishReason] = {
+    "length": "length",
+    "content_filter": "content_filter",
+    "tool_calls": "tool_calls",
+    "function_call": "tool_calls",
+}
+_ABORTED = ("abort", "error")  # vLLM's and SGLang's reasons for a request that the engine gave up
+_decoder = msgspec.json.Decoder(Chunk)
+
+
+class Reply:
+    """State of one answer: what was counted, whether and why it ended."""
+
+    def __init__(self) -> None:
+        self.done = False  # [DONE] was seen: nothing that follows counts
+        self._reason: FinishReason | None = None
+        self._usage: WireUsage | None = None
+        self._has_text = False
+        self._num_counted = 0
+
+    def take(self, data: bytes) -> Delta | None:
+        """One event's data → its text, if it brings any. Raises what the upstream reports in the stream."""
+        if data.strip() == _DONE:
+            self.done = True
+            return None
+        chunk = _decode(data)
+        if chunk.error is not None:
+            raise inband_error(chunk.error)
+        self._usage = chunk.usage or self._usage
+        if not chunk.choices:
+            return None
+        choice = chunk.choices[0]
+        if choice.finish_reason:
+            self._reason = _reason(choice.finish_reason)
+        return self._delta(choice.delta.content) if choice.delta.content else None
+
+    def finish(self) -> Finished:
+        """The end, once the stream is over. Raises EngineError when it ended without saying why.
+
+        A missing ``[DONE]`` after a finish reason is forgiven: the answer is whole, and some servers never send it.
+        """
+        if self._reason is None:
+            raise truncated() if self._has_text else empty()
+        return Finished(self._reason, _usage(self._usage), stages_s={})
+
+    def _delta(self, text: str) -> Delta:
+        """Tokens of a chunk: what a running usage count says, else 1, which is a guess only chunk by chunk."""
+        self._has_text = True
+        running = self._usage.completion_tokens if self._usage else None
+        num_tokens = max(1, running - self._num_counted) if running is not None else 1
+        self._num_counted += num_tokens
+        return Delta(text, num_tokens)
+
+
+def _decode(data: bytes) -> Chunk:
+    try:
+        return _decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise protocol_error("an event that is no chat chunk") from None
+
+
+def _reason(wire: str) -> FinishReason:
+    if wire in _ABORTED:
+        raise EngineError("the upstream gave the request up", code="upstream_error")
+    return _REASONS.get(wire, "stop")  # "stop", and other words for it: eos_token, stop_sequence
+
+
+def _usage(wire: WireUsage | None) -> Usage:
+    if wire is None:
+        return Usage(None, None, None, None)
+    details = wire.prompt_tokens_details
+    return Usage(
+        wire.prompt_tokens,
+        wire.completion_tokens,
+        details.images if details else None,
+        details.cached_tokens if details else None,
+    )

@@ -1,0 +1,74 @@
+"""Server-sent events out of bytes that arrive in any pieces.
+
+Follows https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-interpretation, for the one field
+that chat streams use: ``data``. Works on bytes, so that a character split over two reads is whole again when its line
+is, and U+2028 or U+0085 inside a line end nothing (``str.splitlines`` would). Knows nothing of JSON or chat.
+"""
+
+from __future__ import annotations
+
+import re
+
+from opsin.core.errors import EngineError
+
+MAX_EVENT_BYTES = 16 * 2**20
+"""An event larger than this is no token delta; it is refused before it fills the memory."""
+
+_LINE_END = re.compile(rb"\r\n|\r|\n")
+_BOM = b"\xef\xbb\xbf"
+
+
+class SseParser:
+    """Feeds on reads of one response and gives the data of each finished event, in order.
+
+    Whatever the cuts between reads, the events are the same. An event that the stream ends before its empty line is
+    not given, as the standard asks: its data may be half.
+    """
+
+    def __init__(self) -> None:
+        self._line: list[bytes] = []  # pieces of the line that has not ended yet
+        self._data: list[bytes] = []  # data lines of the event that has not ended yet
+        self._held_bytes = 0  # in both
+        self._after_cr = False  # the last read ended in CR: an LF that follows belongs to it
+        self._first_line = True
+
+    def feed(self, read: bytes) -> list[bytes]:
+        """The data of every event that this read completes. Raises EngineError over MAX_EVENT_BYTES."""
+        if self._after_cr and read:
+            read = read.removeprefix(b"\n")
+            self._after_cr = False
+        if not read:
+            return []
+        self._after_cr = read.endswith(b"\r")
+        *ended, rest = _LINE_END.split(read)
+        events = [event for piece in ended if (event := self._end_line(piece)) is not None]
+        self._hold(self._line, rest)
+        return events
+
+    def _end_line(self, piece: bytes) -> bytes | None:
+        line = b"".join((*self._line, piece))
+        self._line.clear()
+        if self._first_line:
+            line = line.removeprefix(_BOM)
+            self._first_line = False
+        if not line:
+            return self._end_event()
+        name, _, value = line.partition(b":")
+        if name == b"data":
+            self._hold(self._data, value.removeprefix(b" "))
+        return None
+
+    def _end_event(self) -> bytes | None:
+        event = b"\n".join(self._data) if self._data else None
+        self._data.clear()
+        self._held_bytes = 0
+        return event
+
+    def _hold(self, pieces: list[bytes], piece: bytes) -> None:
+        self._held_bytes += len(piece)
+        if self._held_bytes > MAX_EVENT_BYTES:
+            raise EngineError(
+                f"the upstream sent one event of over {MAX_EVENT_BYTES} bytes",
+                code="upstream_protocol",
+            )
+        pieces.append(piece)

@@ -1,0 +1,98 @@
+"""What an OpenAI-compatible upstream sends, as far as opsin reads it. Unknown fields are skipped.
+
+Everything optional is optional here: each engine leaves out something else.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class ModelEntry(msgspec.Struct, frozen=True):
+    """One model of ``/v1/models``; ``max_model_len`` is vLLM's and SGLang's."""
+
+    id: str
+    max_model_len: int | None = None
+
+
+class ModelList(msgspec.Struct, frozen=True):
+    """The answer of ``/v1/models``."""
+
+    data: list[ModelEntry]
+
+
+class WireError(msgspec.Struct, frozen=True):
+    """OpenAI's error object. ``code`` is a word at OpenAI and an HTTP status at vLLM, SGLang and llama-server."""
+
+    message: str | None = None
+    type: str | None = None
+    code: int | str | None = None
+
+
+class ErrorBody(msgspec.Struct, frozen=True):
+    """The body of a failed answer: wrapped (OpenAI), bare (older vLLM and SGLang), or a plain text under ``error``."""
+
+    error: WireError | str | None = None
+    message: str | None = None
+    type: str | None = None
+    code: int | str | None = None
+
+    def unwrap(self) -> WireError:
+        """The error object, whichever shape it came in."""
+        match self.error:
+            case WireError():
+                return self.error
+            case str():
+                return WireError(message=self.error)
+            case None:
+                return WireError(message=self.message, type=self.type, code=self.code)
+
+
+class Modalities(msgspec.Struct, frozen=True):
+    """vLLM's ``multimodal_tokens``."""
+
+    image: int | None = None
+
+
+class PromptDetails(msgspec.Struct, frozen=True):
+    """Parts of ``prompt_tokens``, never in addition to it."""
+
+    cached_tokens: int | None = None
+    image_tokens: int | None = None  # SGLang
+    multimodal_tokens: Modalities | None = None  # vLLM
+
+    @property
+    def images(self) -> int | None:
+        """Image tokens in either engine's shape; None when it tells none."""
+        if self.image_tokens is not None:
+            return self.image_tokens
+        return self.multimodal_tokens.image if self.multimodal_tokens else None
+
+
+class WireUsage(msgspec.Struct, frozen=True):
+    """Token counts."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: PromptDetails | None = None
+
+
+class ChunkDelta(msgspec.Struct, frozen=True):
+    """New text of one choice."""
+
+    content: str | None = None
+
+
+class ChunkChoice(msgspec.Struct, frozen=True):
+    """One choice of a chunk; opsin asks for one only."""
+
+    delta: ChunkDelta = ChunkDelta()
+    finish_reason: str | None = None
+
+
+class Chunk(msgspec.Struct, frozen=True):
+    """One event of a chat stream: text, the end, usage (then ``choices`` is empty), or an error after HTTP 200."""
+
+    choices: list[ChunkChoice] = []
+    usage: WireUsage | None = None
+    error: WireError | str | None = None

@@ -1,0 +1,286 @@
+"""An OpenAI-compatible server whose every answer is scripted: the other end for tests and benchmarks.
+
+    python -m opsin.testing.scripted_upstream --port 0     prints {"port": …} once it accepts connections
+
+Serves ``/v1/models`` and streamed ``/v1/chat/completions``. Which :class:`Script` answers: the next of the queue, else
+the entry of MODES that the request's ``model`` names, else the default. ``GET /__scripts`` tells what was received,
+``POST /__scripts`` queues. Knows no opsin engine and looks into no picture.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import socket
+import struct
+import sys
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Generator
+from dataclasses import dataclass, field
+
+import msgspec
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from opsin.core.errors import InvalidRequest
+from opsin.testing.script import MODES, ConnectionReset, Failure, Script, error_body, parse_scripts, play
+
+_KEPT = 256
+"""Requests that are remembered with their bodies; older ones are forgotten, so that a long benchmark fits."""
+
+_LOADING = Failure(message="Loading model", type="unavailable_error", code=503)
+_WRONG_KEY = Failure(message="Incorrect API key provided", type="invalid_request_error", code="invalid_api_key")
+_NOT_STREAMED = Failure(message="only stream=true is served", type="invalid_request_error", code="unsupported")
+
+_NO_CHAT = Failure(message="the body is no chat request", type="invalid_request_error", code="invalid_request")
+
+
+class ChatBody(msgspec.Struct):
+    """The few fields of a request that steer an answer."""
+
+    class Options(msgspec.Struct):
+        """``stream_options``."""
+
+        include_usage: bool = False
+
+    model: str
+    stream: bool = False
+    stream_options: Options = msgspec.field(default_factory=Options)
+
+
+@dataclass(slots=True, eq=False)
+class Received:
+    """One request as it came, and what became of its answer."""
+
+    client: tuple[str, int]  # the other end of the connection
+    body: bytes
+    authorization: str | None
+    script: Script
+    finished: asyncio.Event = field(default_factory=asyncio.Event)  # the answer was written to its scripted end
+    disconnected: asyncio.Event = field(default_factory=asyncio.Event)  # the client left before that
+
+
+class ScriptedUpstream:
+    """The state of one scripted server. ``loading`` makes ``/v1/models`` answer 503; ``api_key`` None lets all in."""
+
+    def __init__(
+        self,
+        *,
+        model: str = "scripted",
+        script: Script | None = None,
+        max_model_len: int | None = 4096,
+        api_key: str | None = None,
+    ) -> None:
+        self.received: deque[Received] = deque(maxlen=_KEPT)
+        self.arrived = asyncio.Event()  # set by the first request; clear it to wait for another
+        self.loading = False
+        self._model = model
+        self._default = script or Script()
+        self._max_model_len = max_model_len
+        self.api_key = api_key
+        self._queue: deque[Script] = deque()
+
+    def queue(self, *scripts: Script) -> None:
+        """Scripts for the next requests, one each, before any other choice."""
+        self._queue.extend(scripts)
+
+    def app(self) -> Starlette:
+        """The ASGI application."""
+        return Starlette(
+            routes=[
+                Route("/v1/models", self._models),
+                Route("/v1/chat/completions", self._chat, methods=["POST"]),
+                Route("/__scripts", self._tell, methods=["GET"]),
+                Route("/__scripts", self._enqueue, methods=["POST"]),
+            ]
+        )
+
+    async def _models(self, request: Request) -> Response:
+        if not self._authorized(request):
+            return _failed(Script(status=401, failure=_WRONG_KEY))
+        if self.loading:
+            return _failed(Script(status=503, failure=_LOADING))
+        length = {} if self._max_model_len is None else {"max_model_len": self._max_model_len}
+        entries = [{"id": name, "object": "model", "owned_by": "opsin", **length} for name in (self._model, *MODES)]
+        return _json({"object": "list", "data": entries})
+
+    async def _chat(self, request: Request) -> Response:
+        if not self._authorized(request):
+            return _failed(Script(status=401, failure=_WRONG_KEY))
+        body = await request.body()
+        try:
+            chat = msgspec.json.decode(body, type=ChatBody)
+        except msgspec.DecodeError:
+            return _failed(Script(status=400, failure=_NO_CHAT))
+        script = self._queue.popleft() if self._queue else MODES.get(chat.model, self._default)
+        received = Received(_peer(request), body, request.headers.get("authorization"), script)
+        self.received.append(received)
+        self.arrived.set()
+        if script.status != 200:
+            received.finished.set()
+            return _failed(script)
+        return _ScriptedStream(chat, received) if chat.stream else _failed(Script(status=400, failure=_NOT_STREAMED))
+
+    async def _tell(self, request: Request) -> Response:
+        told = [
+            {
+                "body": msgspec.Raw(received.body),
+                "authorization": received.authorization,
+                "finished": received.finished.is_set(),
+                "disconnected": received.disconnected.is_set(),
+            }
+            for received in self.received
+        ]
+        return _json({"queued": len(self._queue), "received": told})
+
+    async def _enqueue(self, request: Request) -> Response:
+        try:
+            self.queue(*parse_scripts(await request.body()))
+        except InvalidRequest as error:
+            return _failed(Script(status=400, failure=Failure(message=error.message, type=error.type, code=error.code)))
+        return _json({"queued": len(self._queue)})
+
+    def _authorized(self, request: Request) -> bool:
+        return self.api_key is None or request.headers.get("authorization") == f"Bearer {self.api_key}"
+
+
+def _peer(request: Request) -> tuple[str, int]:
+    assert request.client is not None, "only TCP is served"
+    return (request.client.host, request.client.port)
+
+
+def _json(body: dict[str, object]) -> Response:
+    return Response(msgspec.json.encode(body), media_type="application/json")
+
+
+def _failed(script: Script) -> Response:
+    headers = {"Retry-After": script.retry_after} if script.retry_after else None
+    return Response(error_body(script), status_code=script.status, headers=headers, media_type="application/json")
+
+
+class _ScriptedStream(Response):
+    """Plays a script into the connection and notices at once when the client leaves."""
+
+    def __init__(self, chat: ChatBody, received: Received) -> None:
+        super().__init__()
+        self._chat = chat
+        self._received = received
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        playing = asyncio.create_task(self._play(scope, send))
+        leaving = asyncio.create_task(_until_disconnect(receive))
+        try:
+            await asyncio.wait((playing, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if not playing.done():
+                self._received.disconnected.set()
+        finally:
+            playing.cancel()
+            leaving.cancel()
+            await asyncio.gather(playing, leaving, return_exceptions=True)
+
+    async def _play(self, scope: Scope, send: Send) -> None:
+        headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        script = self._received.script
+        events = play(script, self._chat.model, include_usage=self._chat.stream_options.include_usage)
+        try:
+            async for piece in _cut(events, script.write_bytes):
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        except ConnectionReset:
+            _reset(scope["state"]["transport"])
+        self._received.finished.set()
+
+
+async def _until_disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _cut(events: AsyncIterator[bytes], write_bytes: int | None) -> AsyncIterator[bytes]:
+    async for event in events:
+        size = write_bytes or len(event)
+        for at in range(0, len(event), size):
+            yield event[at : at + size]
+            if write_bytes:
+                await asyncio.sleep(0)  # lets the write out, so that the reader has a chance to see the cut
+
+
+def _reset(transport: asyncio.Transport) -> None:
+    """Ends the connection with RST: what the client meets when the process behind it is killed."""
+    linger_zero = struct.pack("ii", 1, 0)
+    transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger_zero)
+    transport.abort()
+
+
+class _Protocol(HttpToolsProtocol):
+    """Hands the transport to the application, which ASGI does not, so that a script can break it."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]  # as its parent does
+        super().connection_made(transport)
+        self.app_state = {**self.app_state, "transport": transport}
+
+
+class _Server(uvicorn.Server):
+    """Tells when it listens, and leaves signals to whoever runs the loop."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.listening = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.listening.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+
+@contextlib.asynccontextmanager
+async def serve(upstream: ScriptedUpstream, *, host: str = "127.0.0.1", port: int = 0) -> AsyncGenerator[str, None]:
+    """Serves in the running loop; gives the base URL. Port 0 takes a free one. Leaving cuts whatever still runs."""
+    with socket.create_server((host, port), backlog=1024) as listener:
+        config = uvicorn.Config(
+            upstream.app(), http=_Protocol, ws="none", lifespan="off", log_config=None, access_log=False
+        )
+        config.timeout_graceful_shutdown = 1
+        server = _Server(config)
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        try:
+            await server.listening.wait()
+            yield f"http://{host}:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            await serving
+
+
+async def _run(host: str, port: int, upstream: ScriptedUpstream) -> None:
+    async with serve(upstream, host=host, port=port) as url:
+        sys.stdout.write(json.dumps({"port": int(url.rsplit(":", 1)[1])}) + "\n")
+        sys.stdout.flush()
+        await asyncio.Event().wait()
+
+
+def main() -> None:
+    """Serves until it is interrupted."""
+    parser = argparse.ArgumentParser(prog="python -m opsin.testing.scripted_upstream", description=__doc__)
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--model", default="scripted", help="the first model that /v1/models lists")
+    parser.add_argument("--max-model-len", type=int, default=4096)
+    args = parser.parse_args()
+    with contextlib.suppress(KeyboardInterrupt):
+        upstream = ScriptedUpstream(model=args.model, max_model_len=args.max_model_len)
+        asyncio.run(_run(args.host, args.port, upstream))
+
+
+if __name__ == "__main__":
+    main()

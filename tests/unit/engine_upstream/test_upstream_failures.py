@@ -1,0 +1,129 @@
+"""The table of failures: exact class, code and status."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import ssl
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import client_exceptions
+from aiohttp.client_reqrep import ConnectionKey
+
+from opsin.core.errors import ContextLengthExceeded, EngineError, InvalidRequest, OpsinError, Overloaded
+from opsin.engine.upstream.failures import http_error, inband_error, transport_error
+from opsin.engine.upstream.wire import WireError
+
+KEY = ConnectionKey("10.0.0.7", 8000, False, True, None, None, None)
+
+
+def wrapped(**error: Any) -> bytes:
+    return json.dumps({"error": error}).encode()
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "kind", "code"),
+    [
+        (400, wrapped(message="bad", type="invalid_request_error", code="bad_thing"), InvalidRequest, "bad_thing"),
+        (400, wrapped(message="bad", code=400), InvalidRequest, "invalid_request"),
+        (400, wrapped(message="bad", code="Not A Code!"), InvalidRequest, "invalid_request"),
+        (422, b'{"detail":[{"loc":["body"]}]}', InvalidRequest, "invalid_request"),
+        (413, b"<html>too large</html>", InvalidRequest, "invalid_request"),
+        (400, wrapped(message="x", code="context_length_exceeded"), ContextLengthExceeded, "context_length_exceeded"),
+        (400, wrapped(message="x", type="exceed_context_size_error"), ContextLengthExceeded, "context_length_exceeded"),
+        (
+            400,
+            json.dumps({"object": "error", "message": "maximum context length is 4096", "code": 400}).encode(),
+            ContextLengthExceeded,
+            "context_length_exceeded",
+        ),
+        (401, wrapped(message="wrong key sk-123"), EngineError, "upstream_unauthorized"),
+        (403, b"", EngineError, "upstream_unauthorized"),
+        (404, b"", EngineError, "upstream_not_found"),
+        (405, b"", EngineError, "upstream_not_found"),
+        (408, b"", EngineError, "upstream_timeout"),
+        (429, b"", Overloaded, "overloaded"),
+        (302, b"", EngineError, "upstream_protocol"),
+        (500, wrapped(message="CUDA out of memory. at /opt/vllm"), EngineError, "upstream_unavailable"),
+        (502, b"\xff\xfe", EngineError, "upstream_unavailable"),
+        (503, b"null", EngineError, "upstream_unavailable"),
+    ],
+)
+def test_every_status(status: int, body: bytes, kind: type[OpsinError], code: str) -> None:
+    error = http_error(status, None, body)
+    assert (type(error), error.code) == (kind, code)
+    assert "sk-123" not in error.message
+    assert "/opt" not in error.message
+
+
+def test_a_refusal_quotes_the_upstream_within_bounds() -> None:
+    assert http_error(400, None, wrapped(message="no  such\nthing")).message == "no such thing"
+    assert len(http_error(400, None, wrapped(message="x" * 5000)).message) == 500
+
+
+def test_out_of_memory_is_named_in_our_words() -> None:
+    error = http_error(500, None, wrapped(message="CUDA out of memory. Tried to allocate 2 GiB"))
+    assert error.message == "the upstream failed: 500, out of memory"
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [("7", 7), (" 30 ", 30), ("999999", 3600), ("Wed, 21 Oct 2026 07:28:00 GMT", None), ("-1", None), (None, None)],
+)
+def test_retry_after(header: str | None, seconds: int | None) -> None:
+    assert http_error(429, header, b"").retry_after_s == seconds
+    assert http_error(503, header, b"").retry_after_s == seconds
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "code"),
+    [
+        (WireError(message="out of memory", code=500), EngineError, "upstream_unavailable"),
+        (WireError(message="oom", type="server_error"), EngineError, "upstream_error"),
+        ("something broke", EngineError, "upstream_error"),
+        (WireError(message="bad", type="BadRequestError", code=400), InvalidRequest, "invalid_request"),
+        (WireError(message="bad", type="invalid_request_error", code="bad_stop"), InvalidRequest, "bad_stop"),
+        (WireError(message="x", code="context_length_exceeded"), ContextLengthExceeded, "context_length_exceeded"),
+        (WireError(message="full", code="429"), Overloaded, "overloaded"),
+        (WireError(), EngineError, "upstream_error"),
+    ],
+)
+def test_every_error_event(error: WireError | str, kind: type[OpsinError], code: str) -> None:
+    mapped = inband_error(error)
+    assert (type(mapped), mapped.code) == (kind, code)
+
+
+@pytest.mark.parametrize(
+    ("error", "before", "after"),
+    [
+        (aiohttp.ServerTimeoutError(), "upstream_timeout", "upstream_timeout"),
+        (TimeoutError(), "upstream_timeout", "upstream_timeout"),
+        (aiohttp.ServerDisconnectedError(), "upstream_unavailable", "upstream_truncated"),
+        (aiohttp.ClientPayloadError("10.0.0.7"), "upstream_unavailable", "upstream_truncated"),
+        (aiohttp.ClientOSError(104, "10.0.0.7"), "upstream_unavailable", "upstream_truncated"),
+        (ConnectionResetError(104, "10.0.0.7"), "upstream_unavailable", "upstream_truncated"),
+        (aiohttp.ClientConnectorError(KEY, OSError(111, "refused")), "upstream_unavailable", "upstream_truncated"),
+        (aiohttp.ClientConnectorDNSError(KEY, OSError(-2, "name")), "upstream_unavailable", "upstream_truncated"),
+        (aiohttp.ClientConnectorCertificateError(KEY, ssl.CertificateError("x")), "upstream_unavailable", None),
+        (aiohttp.InvalidURL("http://10.0.0.7"), "upstream_unavailable", "upstream_truncated"),
+    ],
+)
+def test_every_transport_failure(error: aiohttp.ClientError | OSError, before: str, after: str | None) -> None:
+    early = transport_error(error, answered=False)
+    assert early.code == before
+    assert "10.0.0.7" not in early.message
+    if after is not None:
+        assert transport_error(error, answered=True).code == after
+
+
+def test_all_exceptions_of_the_library_are_covered() -> None:
+    """What ``except (ClientError, OSError)`` misses would escape as a bug; websockets are not used."""
+    exported = {name: getattr(client_exceptions, name) for name in client_exceptions.__all__}
+    missed = [
+        name
+        for name, kind in exported.items()
+        if inspect.isclass(kind) and not issubclass(kind, (aiohttp.ClientError, OSError))
+    ]
+    assert missed == ["WSMessageTypeError"]

@@ -1,0 +1,118 @@
+"""One stream's events → deltas, the end, and the counts."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from opsin.core.errors import EngineError
+from opsin.engine.api import Delta, Finished, Usage
+from opsin.engine.upstream.reply import Reply
+
+
+def chunk(content: str | None = None, *, reason: str | None = None, usage: Any = None, **delta: Any) -> bytes:
+    choice = {"index": 0, "delta": {**delta, "content": content}, "finish_reason": reason}
+    return json.dumps({"id": "x", "choices": [choice], "usage": usage}).encode()
+
+
+def usage_chunk(**usage: Any) -> bytes:
+    return json.dumps({"choices": [], "usage": usage}).encode()
+
+
+def replay(*events: bytes) -> tuple[list[Delta], Finished]:
+    reply = Reply()
+    deltas = [delta for event in events if (delta := reply.take(event)) is not None]
+    return deltas, reply.finish()
+
+
+def test_a_whole_answer() -> None:
+    deltas, end = replay(
+        chunk("", role="assistant"),
+        chunk("a"),
+        chunk(None),
+        chunk(" b"),
+        chunk("", reason="length"),
+        usage_chunk(prompt_tokens=9, completion_tokens=5, prompt_tokens_details={"cached_tokens": 4}),
+        b" [DONE]",
+    )
+    assert deltas == [Delta("a", 1), Delta(" b", 1)]
+    assert end == Finished("length", Usage(9, 5, None, 4), stages_s={})
+
+
+@pytest.mark.parametrize(
+    ("details", "image_tokens"),
+    [
+        ({"image_tokens": 64}, 64),
+        ({"image_tokens": 0}, 0),
+        ({"multimodal_tokens": {"image": 64, "video": 0}}, 64),
+        ({"multimodal_tokens": None}, None),
+        ({}, None),
+        (None, None),
+    ],
+)
+def test_image_tokens_in_every_shape(details: Any, image_tokens: int | None) -> None:
+    usage = {"prompt_tokens": 80, "completion_tokens": 1, "prompt_tokens_details": details}
+    _, end = replay(chunk("a", reason="stop"), usage_chunk(**usage))
+    assert end.usage.image_tokens == image_tokens
+    assert end.usage.prompt_tokens == 80
+
+
+def test_no_usage_is_no_count() -> None:
+    _, end = replay(chunk("a"), chunk("b", reason="stop"))
+    assert end.usage == Usage(None, None, None, None)
+
+
+def test_running_usage_counts_the_tokens_of_a_chunk() -> None:
+    deltas, _ = replay(
+        chunk("abc", usage={"completion_tokens": 3}),
+        chunk("d", usage={"completion_tokens": 4}),
+        chunk("", usage={"completion_tokens": 5}),
+        chunk("ef", usage={"completion_tokens": 7}, reason="stop"),
+    )
+    assert [delta.num_tokens for delta in deltas] == [3, 1, 3]
+
+
+@pytest.mark.parametrize(
+    ("wire", "ours"),
+    [
+        ("stop", "stop"),
+        ("eos_token", "stop"),
+        ("length", "length"),
+        ("content_filter", "content_filter"),
+        ("tool_calls", "tool_calls"),
+        ("function_call", "tool_calls"),
+    ],
+)
+def test_finish_reasons(wire: str, ours: str) -> None:
+    assert replay(chunk("a", reason=wire))[1].reason == ours
+
+
+def test_a_legitimate_stop_without_text() -> None:
+    assert replay(chunk("", reason="stop"), usage_chunk(completion_tokens=1)) == (
+        [],
+        Finished("stop", Usage(None, 1, None, None), stages_s={}),
+    )
+
+
+@pytest.mark.parametrize(
+    ("events", "code"),
+    [
+        ((), "upstream_empty"),
+        ((b"[DONE]",), "upstream_empty"),
+        ((chunk("", role="assistant"), b"[DONE]"), "upstream_empty"),
+        ((chunk("a"),), "upstream_truncated"),
+        ((chunk("a"), b"[DONE]"), "upstream_truncated"),
+        ((chunk("a", reason="abort"),), "upstream_error"),
+        ((b"{",), "upstream_protocol"),
+        ((b'{"choices":[{"delta":{"content":7}}]}',), "upstream_protocol"),
+        ((b'{"choices":[{"delta":{"content":"\xff"}}]}',), "upstream_protocol"),
+        ((b'{"error":{"message":"x"}}',), "upstream_error"),
+        ((chunk("a"), b'{"error":"x","choices":[]}'), "upstream_error"),
+    ],
+)
+def test_every_broken_end(events: tuple[bytes, ...], code: str) -> None:
+    with pytest.raises(EngineError) as caught:
+        replay(*events)
+    assert caught.value.code == code
