@@ -458,8 +458,8 @@ async def test_the_scripted_server_as_a_program() -> None:
 
 async def _until_reason(engine: UpstreamEngine, reason: str | None) -> None:
     async with asyncio.timeout(5):
-        while engine.unready_reason() != reason:
-            await asyncio.sleep(0.02)  # noqa: ASYNC110  # probes tell nobody
+        while engine.unready_reason() != reason:  # noqa: ASYNC110  # probes tell nobody
+            await asyncio.sleep(0.02)
 
 
 def _free_port() -> int:
