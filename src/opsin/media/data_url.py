@@ -45,12 +45,12 @@ def parse(url: str, param: str, max_bytes: int) -> bytes:
     if size > max_bytes:
         raise MediaTooLarge(f"The picture has {size} bytes; the limit is {max_bytes}.", param=param)
     padding = -len(digits) % 4
-    if padding == 3 or len(payload) - len(digits) not in (0, padding):
-        raise _invalid("base64 of an impossible length", len(url), param)
     try:
+        if padding == 3 or len(payload) - len(digits) not in (0, padding):
+            raise binascii.Error
         return pybase64.b64decode(digits + b"=" * padding, validate=True)
     except binascii.Error:
-        raise _invalid("a character outside base64", _first_bad_offset(url, start), param) from None
+        raise _invalid("no standard base64", _first_bad_offset(url, start), param) from None
 
 
 def _payload_start(url: str, param: str) -> int:
@@ -66,7 +66,10 @@ def _payload_start(url: str, param: str) -> int:
 
 
 def _first_bad_offset(url: str, start: int) -> int:
-    """Offset of the first foreign character, or of padding that is not at the end. Linear in the payload."""
+    """Offset of the first foreign character or misplaced padding; the end when only the length is wrong.
+
+    Linear in the payload.
+    """
     foreign = _FOREIGN.search(url, start)
     padding = url.find("=", start)
     misplaced = padding >= 0 and _NOT_PADDING.search(url, padding) is not None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 from PIL import GifImagePlugin, Image, ImageChops, JpegImagePlugin, PngImagePlugin, WebPImagePlugin
 
+from opsin.core.errors import MediaUndecodable
 from opsin.media.containers import png
 from opsin.media.types import ImageFormat, ImageHeader
 from opsin.media.undecodable import Failure, undecodable
@@ -102,9 +103,19 @@ def _decoded(data: bytes, header: ImageHeader) -> tuple[Image.Image, _Extents]:
         _set_transparency(picture, header.format, transparency)
         picture.load()
         _set_transparency(picture, header.format, transparency)  # chunks after the pixels may have overwritten it
+        if header.format is ImageFormat.PNG and not _is_complete(picture, data):
+            raise undecodable(Failure.TRUNCATED)
+    except MediaUndecodable:
+        raise
     except Exception as error:
         raise _translated(error) from None
     return picture, extents
+
+
+def _is_complete(picture: Image.Image, data: bytes) -> bool:
+    """Whether the PNG had all its rows. Inflating it again is only needed when its last row may be a missing one."""
+    last_row = picture.crop((0, picture.height - 1, *picture.size))
+    return (any(last_row.tobytes()) and not png.is_interlaced(data)) or png.has_all_rows(data)
 
 
 def _translated(error: Exception) -> Exception:

@@ -10,7 +10,7 @@ from opsin.vision.plan import Size
 
 _MAX_STEPS = 50_000
 """Blocks and sub-blocks to walk, about 15 ms; 10 MiB in sub-blocks of 255 bytes are 41 000."""
-_IMAGE, _EXTENSION, _TRAILER = 0x2C, 0x21, 0x3B
+_IMAGE, _EXTENSION = 0x2C, 0x21
 _SCREEN_BYTES, _DESCRIPTOR_BYTES = 13, 10
 
 
@@ -52,20 +52,19 @@ class _Walk:
         """Left, top, width and height of the next frame, whose data is walked over; None at the end of the file."""
         while self._steps_left > 0 and not self.is_at_end:
             self._steps_left -= 1
-            kind = self._byte()
-            if kind == _EXTENSION:
-                self._byte()
-                self._skip_sub_blocks()
-            elif kind == _IMAGE:
+            kind = self._data[self._position]
+            if kind == _IMAGE:
                 return self._frame()
-            else:
+            if kind != _EXTENSION:  # the trailer, or nothing that belongs here
                 return None
+            self._advance(2)  # with its label
+            self._skip_sub_blocks()
         return None
 
     def _frame(self) -> tuple[int, int, int, int]:
         start = self._position
-        self._advance(_DESCRIPTOR_BYTES - 1)
-        left, top, width, height, flags = struct.unpack_from("<HHHHB", self._data, start)
+        self._advance(_DESCRIPTOR_BYTES)
+        left, top, width, height, flags = struct.unpack_from("<HHHHB", self._data, start + 1)
         self._advance(_palette_bytes(flags) + 1)  # one byte: the LZW code size
         self._skip_sub_blocks()
         return left, top, width, height
@@ -73,14 +72,11 @@ class _Walk:
     def _skip_sub_blocks(self) -> None:
         while self._steps_left > 0:
             self._steps_left -= 1
-            length = self._byte()
+            self._advance(1)
+            length = self._data[self._position - 1]
             if length == 0:
                 return
             self._advance(length)
-
-    def _byte(self) -> int:
-        self._advance(1)
-        return self._data[self._position - 1]
 
     def _advance(self, count: int) -> None:
         self._position += count

@@ -12,7 +12,11 @@ from opsin.media.undecodable import Failure, undecodable
 from opsin.vision.plan import Size
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
-_GREY, _RGB, _PALETTE = 0, 2, 3  # colour types that may have tRNS
+_GREY, _RGB, _PALETTE, _GREY_ALPHA, _RGBA = 0, 2, 3, 4, 6  # colour types
+_SAMPLES = {_GREY: 1, _RGB: 3, _PALETTE: 1, _GREY_ALPHA: 2, _RGBA: 4}
+_ONE_PASS = ((0, 0, 1, 1),)
+_ADAM7_PASSES = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
+_INFLATE_STEP_BYTES = 2**20
 
 Transparency = int | tuple[int, int, int] | bytes
 """A grey level, a colour, or one alpha per palette entry; in 8 bits, but a level of 16-bit grey in 16."""
@@ -44,6 +48,23 @@ def has_good_checksums(data: bytes) -> bool:
         for kind, start, end in _chunks(data)
         if kind[:1].isupper()
     )
+
+
+def has_all_rows(data: bytes) -> bool:
+    """Whether IDAT inflates to as many bytes as IHDR declares. Pillow leaves rows that are missing black."""
+    missing = _filtered_bytes(data)
+    inflater = zlib.decompressobj()
+    for kind, start, end in _chunks(data):
+        pending = data[start:end] if kind == b"IDAT" else b""
+        while pending and missing > 0:
+            missing -= len(inflater.decompress(pending, _INFLATE_STEP_BYTES))
+            pending = inflater.unconsumed_tail
+    return missing <= 0 or missing <= len(inflater.flush())
+
+
+def is_interlaced(data: bytes) -> bool:
+    """Whether rows come in Adam7's order."""
+    return data[28] == 1
 
 
 def transparency(data: bytes) -> Transparency | None:
@@ -82,6 +103,17 @@ def _chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
         yield kind, start, end
         position = end + 4
     raise undecodable(Failure.UNDECODABLE)
+
+
+def _filtered_bytes(data: bytes) -> int:
+    """Bytes of all rows with their filter bytes; IHDR lies at a fixed place."""
+    width, height, depth, colour_type = struct.unpack_from(">IIBB", data, 16)
+    total = 0
+    for left, top, step_x, step_y in _ADAM7_PASSES if is_interlaced(data) else _ONE_PASS:
+        columns, rows = -((left - width) // step_x), -((top - height) // step_y)
+        if columns > 0 and rows > 0:
+            total += rows * (1 + (columns * depth * _SAMPLES[colour_type] + 7) // 8)
+    return total
 
 
 def _declared_size(data: bytes, kind: bytes, start: int, end: int) -> Size:

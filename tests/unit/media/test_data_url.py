@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import base64
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from opsin.core.errors import InvalidDataUrl, MediaTooLarge
+from opsin.media.data_url import parse
+
+DATA = bytes(range(256))
+BASE64 = base64.b64encode(DATA).decode()
+WRAPPED = base64.encodebytes(DATA).decode()
+
+
+def parsed(url: str, max_bytes: int = 1000) -> bytes:
+    return parse(url, "messages[0].content[1]", max_bytes)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"data:image/png;base64,{BASE64}",
+        f"DATA:image/png;base64,{BASE64}",
+        f"data:image/png;BASE64,{BASE64}",
+        f"data:;base64,{BASE64}",
+        f"data:image/png;charset=utf-8;base64,{BASE64}",
+        f"data:text/html;base64,{BASE64}",
+        f"data:image/png;base64,{WRAPPED}",
+        "data:image/png;base64," + WRAPPED.replace("\n", "\r\n"),
+        f"data:image/png;base64, \t\f{BASE64} \n",
+        f"data:image/png;base64,{BASE64.rstrip('=')}",
+    ],
+)
+def test_dialects_that_mean_the_same_bytes(url: str) -> None:
+    assert parsed(url) == DATA
+
+
+@pytest.mark.parametrize(
+    ("url", "offset"),
+    [
+        (f"data:image/png,{BASE64}", 14),
+        (f"data:image/png;base64;charset=x,{BASE64}", 31),
+        (f"data:image/png;base64{BASE64}", 5),
+        ("data:" + "x" * 300 + ";base64,AAAA", 5),
+        (f"image/png;base64,{BASE64}", 0),
+        ("data:;base64,AAAA-_AA", 17),
+        ("data:;base64,AAAA%2BAA", 17),
+        ("data:;base64,AA AA\nAé", 20),
+        ("data:;base64,AA=A", 15),
+        ("data:;base64,AA==AAAA", 15),
+        ("data:;base64,AA==\n%", 15),
+        ("data:;base64,A", 14),
+        ("data:;base64,AAAAA===", 21),
+        ("data:;base64,AAA==", 18),
+        ("data:;base64,AAAA=", 18),
+        ("data:;base64,=", 14),
+        ("data:;base64,AAAA\x00AAA", 17),
+    ],
+)
+def test_everything_else_is_refused_with_its_offset(url: str, offset: int) -> None:
+    with pytest.raises(InvalidDataUrl, match=rf"at offset {offset}\.$") as caught:
+        parsed(url)
+    assert caught.value.param == "messages[0].content[1]"
+    assert "AAAA" not in caught.value.message
+
+
+def test_an_empty_payload_is_no_bytes() -> None:
+    assert parsed("data:;base64,") == b""
+
+
+def test_the_length_is_checked_before_decoding() -> None:
+    assert len(parsed("data:;base64," + "A" * 1332, max_bytes=999)) == 999
+    with pytest.raises(MediaTooLarge, match=r"1000 bytes; the limit is 999"):
+        parsed("data:;base64," + "A" * 1333 + "%", max_bytes=999)
+
+
+@given(st.binary(max_size=200), st.booleans())
+def test_round_trip(data: bytes, padded: bool) -> None:
+    payload = base64.b64encode(data).decode()
+    assert parsed("data:;base64," + (payload if padded else payload.rstrip("="))) == data
+
+
+@pytest.mark.parametrize(
+    "payload",
+    ["=" * 2_000_000 + "A", "%" * 2_000_000, " " * 2_000_000 + "%", "A" * 1_999_999 + "%"],
+    ids=["padding", "foreign", "spaces", "digits"],
+)
+def test_the_search_for_the_offset_is_linear(payload: str) -> None:
+    start = time.process_time()
+    with pytest.raises(InvalidDataUrl):
+        parsed("data:;base64," + payload, max_bytes=10**9)
+    assert time.process_time() - start < 1.0
