@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -148,7 +148,7 @@ class FakeEngine:
         """See Engine."""
         self._keys.leases.pop(request_id, None)
 
-    async def submit(self, request: GenerationRequest) -> AsyncIterator[StreamEvent]:
+    async def submit(self, request: GenerationRequest) -> AsyncGenerator[StreamEvent, None]:
         """See Engine. The request is counted when the first event is asked for."""
         if self._unready_reason is not None:
             raise EngineError(self._unready_reason, retry_after_s=1)

@@ -20,22 +20,11 @@ _DELAYED_STAGES = (Stage.VISION_ENCODE, Stage.PREFILL, Stage.DECODE)
 Seconds = Annotated[float, Field(ge=0)]
 
 
-class LocalEngineConfig(BaseModel):
-    """What the worker process needs to load and run one model.
-
-    ``image_mean`` and ``image_std`` are per RGB channel, for pixels scaled to 0..1. ``delays`` adds seconds to every
-    call of a stage: fault injection for tests.
-    """
+class LocalOptions(BaseModel):
+    """What an operator may set about the engine of this machine."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    model_path: Path
-    model_type: str
-    image_token_id: int
-    eos_token_ids: tuple[int, ...]
-    image_mean: tuple[float, float, float]
-    image_std: tuple[float, float, float]
-    max_model_len: int = Field(gt=1)
     max_num_seqs: int = Field(default=1, gt=0)
     device: Device = "auto"
     dtype: Dtype = "auto"
@@ -44,6 +33,22 @@ class LocalEngineConfig(BaseModel):
     num_threads: int | None = Field(default=None, gt=0)
     trust_remote_code: bool = False
     start_timeout_s: float = Field(default=600.0, gt=0)
+
+
+class LocalEngineConfig(LocalOptions):
+    """What the worker process needs to load and run one model.
+
+    ``image_mean`` and ``image_std`` are per RGB channel, for pixels scaled to 0..1. ``delays`` adds seconds to every
+    call of a stage: fault injection for tests.
+    """
+
+    model_path: Path
+    model_type: str
+    image_token_id: int
+    eos_token_ids: tuple[int, ...]
+    image_mean: tuple[float, float, float]
+    image_std: tuple[float, float, float]
+    max_model_len: int = Field(gt=1)
     delays: dict[Stage, Seconds] = Field(default_factory=dict[Stage, float])
 
     @field_validator("delays")

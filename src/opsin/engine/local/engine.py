@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 
 import psutil
 
@@ -129,7 +129,7 @@ class LocalEngine:
         if self._worker is not None:
             self._worker.send(Release(request_id))
 
-    async def submit(self, request: GenerationRequest) -> AsyncIterator[StreamEvent]:
+    async def submit(self, request: GenerationRequest) -> AsyncGenerator[StreamEvent, None]:
         """See Engine. The request is sent when the first event is asked for."""
         text = TextStream(self._make_detokenizer(), request.sampling.stop, request.sampling.min_tokens)
         events = self._open(request)

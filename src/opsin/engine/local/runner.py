@@ -29,6 +29,8 @@ from opsin.engine.local.sequence import Sequence
 
 logger = logging.getLogger(__name__)
 
+Channels = tuple[float, float, float]
+
 
 class _Output(Protocol):
     logits: torch.Tensor
@@ -70,9 +72,6 @@ class TransformersRunner:
         self._dtype = choose_dtype(self._config.dtype, self._device.type, self._checkpoint_dtype())
         progress("loading the weights")
         self._model = self._load_model()
-        # (3, 1, 1) each, against pixels of shape (tiles, 3, height, width)
-        self._mean = torch.tensor(self._config.image_mean, device=self._device).view(3, 1, 1)
-        self._std = torch.tensor(self._config.image_std, device=self._device).view(3, 1, 1)
         return LoadedModel(device=self._device.type, dtype=str(self._dtype).removeprefix("torch."))
 
     @torch.inference_mode()
@@ -123,19 +122,10 @@ class TransformersRunner:
             return torch.cuda.memory_allocated(self._device)
         return torch.mps.current_allocated_memory() if self._device.type == "mps" else None
 
-    def pixel_values(self, tiles: Tiles) -> torch.Tensor:
-        """uint8 tiles to (num_tiles, 3, height, width) float32: (x / 255 - mean) / std.
-
-        Bit-equal to Transformers' PIL image processors, which rescale in float64 and round to float32.
-        """
-        # bytearray: torch wants memory it may write to.
-        flat = torch.frombuffer(bytearray(tiles.pixels), dtype=torch.uint8)
-        pixels = flat.view(tiles.num_tiles, tiles.height, tiles.width, 3).to(self._device)
-        return (pixels.permute(0, 3, 1, 2).float() / 255 - self._mean) / self._std
-
     def _encode_tiles(self, tiles: Seq[Tiles]) -> torch.Tensor:
         """Features (image tokens of all tiles, hidden size)."""
-        pixels = torch.cat([self.pixel_values(one) for one in tiles]).to(self._dtype)
+        mean, std = self._config.image_mean, self._config.image_std
+        pixels = torch.cat([pixel_values(one, mean, std, self._device) for one in tiles]).to(self._dtype)
         # Transformers drops a tile that is 0.0 everywhere as padding, in silence, which would shift the features of all
         # tiles behind it. uint8 reaches 0.0 only where a mean is a multiple of 1/255; one tiny value keeps the tile.
         pixels[(pixels == 0).flatten(1).all(dim=1), 0, 0, 0] = torch.finfo(self._dtype).tiny
@@ -221,6 +211,18 @@ def choose_dtype(wanted: str, device: str, checkpoint: torch.dtype) -> torch.dty
     if device == "cuda" and checkpoint is torch.bfloat16 and not torch.cuda.is_bf16_supported():
         return torch.float16
     return checkpoint
+
+
+def pixel_values(tiles: Tiles, mean: Channels, std: Channels, device: torch.device) -> torch.Tensor:
+    """uint8 tiles to (num_tiles, 3, height, width) float32: (x / 255 - mean) / std, per channel.
+
+    Bit-equal to Transformers' PIL image processors, which rescale in float64 and round to float32.
+    """
+    # bytearray: torch wants memory it may write to.
+    flat = torch.frombuffer(bytearray(tiles.pixels), dtype=torch.uint8)
+    pixels = flat.view(tiles.num_tiles, tiles.height, tiles.width, 3).to(device).permute(0, 3, 1, 2)
+    per_channel = torch.tensor((mean, std), device=device).view(2, 3, 1, 1)
+    return (pixels.float() / 255 - per_channel[0]) / per_channel[1]
 
 
 def _tiles_of(picture: PictureData) -> Tiles:

@@ -197,6 +197,9 @@ def main() -> None:
     first = channel.receive()
     if isinstance(first, Load):
         Worker(LocalEngineConfig.model_validate_json(first.config_json), channel).run()
+    # No teardown: torch's takes seconds, the reader still holds the socket, and no state outlives this process.
+    logging.shutdown()
+    os._exit(0)
 
 
 if __name__ == "__main__":
