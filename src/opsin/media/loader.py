@@ -37,7 +37,7 @@ class MediaLoader:
         loaded: list[MediaBytes] = []
         for ref in refs:
             loaded.append(load_ref(ref, self._config))
-            await asyncio.sleep(0)  # 10 MiB take about 10 ms: other requests go on between two pictures
+            await asyncio.sleep(0)  # 10 MiB take tens of ms: other requests go on between two pictures
         limits.check_decoded_bytes((media.header for media in loaded), self._config)
         return tuple(loaded)
 

@@ -9,7 +9,7 @@ from opsin.media.undecodable import Failure, undecodable
 from opsin.vision.plan import Size
 
 _MAX_STEPS = 50_000
-"""Blocks and sub-blocks to walk, about 15 ms; 10 MiB in sub-blocks of 255 bytes are 41 000."""
+"""Blocks and sub-blocks to walk, about 25 ms; 10 MiB in sub-blocks of 255 bytes are 41 000."""
 _IMAGE, _EXTENSION = 0x2C, 0x21
 _SCREEN_BYTES, _DESCRIPTOR_BYTES = 13, 10
 
