@@ -55,6 +55,8 @@ SCALE_FACTOR = 2
 TOKENS_PER_TILE = (TILE // PATCH // SCALE_FACTOR) ** 2
 WIDTH = 128
 VOCABULARY = 1536
+TOTAL_TILE = 3
+"""The lower right one of a receipt's four."""
 MAX_GRID = 4
 """Row and column markers in the vocabulary; a later model may cut pages into more tiles than 2x2."""
 
@@ -208,11 +210,9 @@ def random_conversation(rng: random.Random, kind: str | None = None) -> tasks.Co
 
 
 def groups_of(step: int) -> tuple[tuple[tuple[str, int], ...], ...]:
-    """One process's groups of like length in one step, as (kind, conversations): tiles cost most, so they come less often."""
-    groups: list[tuple[tuple[str, int], ...]] = [(("compact", 12),), (("several", 5),)]
-    if step % 2 == 0:
-        groups.append((("receipt", 3), ("split", 2)))
-    if step % 4 == 1:
+    """One process's groups of like length in one step, as (kind, conversations)."""
+    groups: list[tuple[tuple[str, int], ...]] = [(("compact", 6),), (("several", 8),), (("receipt", 4), ("split", 1))]
+    if step % 3 == 0:
         groups.append((("split_several", 2),))
     return tuple(groups)
 
@@ -240,10 +240,10 @@ HEAD_CLASSES = (4, len(SHAPES), len(COLOURS), MAX_COUNT + 1, 9, 11, 10, 10, 10, 
 def targets_of(scene: Scene, tile: int, num_tiles: int) -> HeadTargets:
     """What can be told from one tile: the last tile is the whole picture, the lower right one holds a total."""
     if isinstance(scene, Receipt):
-        if num_tiles == 5 and tile == 3:
+        if num_tiles == 5 and tile == TOTAL_TILE:
             digits = f"{scene.total_cents:04d}"
             return HeadTargets(kind=2, total=(int(digits[0]), int(digits[1]), int(digits[2]), int(digits[3])))
-        return HeadTargets(kind=3)
+        return HeadTargets(kind=3 if tile == num_tiles - 1 else -100)
     if tile != num_tiles - 1:
         return HeadTargets(kind=-100)
     colour = tuple(COLOURS).index(scene.colour)
@@ -378,7 +378,7 @@ def vision_batch(rng: random.Random) -> tuple[np.ndarray, np.ndarray]:
     for index in range(15):
         receipt = random_receipt(rng)
         own, _, _ = tiles_of(draw(receipt), split=True, exact=False)
-        tile = 3 if index < 13 else rng.choice((0, 1, 2, 4))
+        tile = TOTAL_TILE if index < 13 else rng.choice((0, 1, 2, 4))
         tiles.append(own[tile])
         targets.append(targets_of(receipt, tile, 5).row())
     return np.stack(tiles), np.array(targets)
@@ -463,7 +463,7 @@ class Trainer:
         loss.backward()
         return {"loss": loss.item(), "heads": float(np.nanmean(accuracies)), "worst": float(np.nanmin(accuracies))}
 
-    def joint_step(self, groups: list[Group]) -> dict[str, float]:
+    def joint_step(self, groups: list[Group], rng: random.Random) -> dict[str, float]:
         total = sum(int((group.labels >= 0).sum()) for group in groups)
         report = {"loss": 0.0}
         for group in groups:
@@ -478,11 +478,21 @@ class Trainer:
             logits = self.model.lm_head(hidden[:, :-1][wanted])
             loss = nn.functional.cross_entropy(logits, labels[wanted], reduction="sum") / total
             auxiliary, _ = self.heads(features, torch.from_numpy(group.targets))
-            (loss + 0.25 * auxiliary / len(groups)).backward()
+            (loss + 0.5 * auxiliary / len(groups)).backward()
             report["loss"] += loss.item()
             right = (logits.argmax(-1) == labels[wanted]).float().mean().item()
             report["_".join(("tokens", group.name))] = right
+        auxiliary, accuracies = self.heads(*self.small_print(rng))
+        (0.5 * auxiliary).backward()
+        report["totals"] = float(np.nanmean(accuracies[-4:]))
         return report
+
+    def small_print(self, rng: random.Random) -> tuple[torch.Tensor, torch.Tensor]:
+        """Features and head targets of twelve receipts' totals: small print takes longest to learn."""
+        receipts = [random_receipt(rng) for _ in range(12)]
+        tiles = np.stack([tiles_of(draw(receipt), split=True, exact=False)[0][TOTAL_TILE] for receipt in receipts])
+        targets = np.array([targets_of(receipt, TOTAL_TILE, 5).row() for receipt in receipts])
+        return self.encode(tiles), torch.from_numpy(targets)
 
     def average_gradients(self) -> None:
         """Over all processes, in one message."""
@@ -498,7 +508,7 @@ class Trainer:
         if self.step < self.args.vision_steps:
             report = self.vision_step(*vision_batch(rng))
         else:
-            report = self.joint_step([self.encoder.group(kinds, rng) for kinds in groups_of(self.step)])
+            report = self.joint_step([self.encoder.group(kinds, rng) for kinds in groups_of(self.step)], rng)
         self.average_gradients()
         for group in self.optimiser.param_groups:
             group["lr"] = self.learning_rate()

@@ -9,7 +9,7 @@ from pathlib import Path
 from opsin.cache.keys import FeatureKeys, Scopes
 from opsin.core.errors import ConfigError
 from opsin.core.stages import Stage
-from opsin.engine.api import Engine
+from opsin.engine.api import Engine, InputKind
 from opsin.engine.fake import FakeEngine
 from opsin.engine.local.config import LocalEngineConfig
 from opsin.engine.local.engine import LocalEngine
@@ -25,7 +25,7 @@ from opsin.models.card import GenerationDefaults, ModelCard, load_card
 from opsin.models.hub import resolve
 from opsin.prompt.build import PromptBuilder
 from opsin.prompt.template import ChatTemplate
-from opsin.prompt.tokenizer import Tokenizer
+from opsin.prompt.tokenizer import Detokenizer, Tokenizer
 from opsin.protocol.response import ModelObject, now
 from opsin.settings import DEMO_MODEL, EngineKind, Settings
 from opsin.telemetry.metrics import Metrics
@@ -34,6 +34,9 @@ from opsin.vision.plan import Family
 from opsin.vision.registry import family_for
 
 ENGINE_STAGES = (Stage.VISION_ENCODE, Stage.PREFILL, Stage.DECODE)
+# Transformers' own defaults for a processor that states none.
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
 DEFAULT_MAX_MODEL_LEN = 4096
 """For a checkpoint that does not say."""
 
@@ -70,6 +73,7 @@ class LocalModel:
     """A model whose template, tokenizer and token arithmetic are ours."""
 
     card: ModelCard
+    image_token_id: int
     family: Family
     tokenizer: Tokenizer
     builder: PromptBuilder
@@ -97,10 +101,12 @@ def load_local_model(settings: Settings) -> LocalModel:
         ConfigError: no such model, an unsupported family, or broken files.
     """
     card, family = load_vision(settings)
-    tokenizer = Tokenizer.from_file(card.path / "tokenizer.json")
+    if card.image_token_id is None:
+        raise ConfigError("the model's config.json names no image_token_id; it cannot take pictures")
+    tokenizer = Tokenizer.from_file(card.tokenizer_path)
     template = ChatTemplate(card.chat_template, card.special_tokens)
     builder = PromptBuilder(tokenizer, template, family.image_token, card.image_token_id)
-    return LocalModel(card, family, tokenizer, builder)
+    return LocalModel(card, card.image_token_id, family, tokenizer, builder)
 
 
 def build(settings: Settings) -> Application:
@@ -119,28 +125,34 @@ def build(settings: Settings) -> Application:
             name = settings.upstream.model or "upstream"
             return _with_chat_engine(settings, renderer, UpstreamEngine(settings.upstream), name)
         case EngineKind.FAKE:
-            return _with_chat_engine(settings, renderer, FakeEngine(settings.fake), "fake")
+            fake = settings.fake.model_copy(update={"input": InputKind.MESSAGES})
+            return _with_chat_engine(settings, renderer, FakeEngine(fake), "fake")
 
 
 def _with_local_engine(settings: Settings, renderer: RenderPool) -> Application:
     model = load_local_model(settings)
     card = model.card
-    max_model_len = settings.local.max_model_len or card.max_model_len or DEFAULT_MAX_MODEL_LEN
-    options = settings.local.model_dump(exclude={"max_model_len", "delays"})
+    max_model_len = settings.max_model_len or card.max_model_len or DEFAULT_MAX_MODEL_LEN
     config = LocalEngineConfig(
-        **options,
+        **settings.local.model_dump(),
         model_path=card.path,
         model_type=card.model_type,
-        image_token_id=card.image_token_id,
+        image_token_id=model.image_token_id,
         eos_token_ids=card.eos_token_ids,
-        image_mean=card.vision.image_mean,
-        image_std=card.vision.image_std,
+        image_mean=_per_channel(card.vision.image_mean, IMAGENET_MEAN),
+        image_std=_per_channel(card.vision.image_std, IMAGENET_STD),
         max_model_len=max_model_len,
         delays={stage: seconds for stage, seconds in settings.inject_delay_s.items() if stage in ENGINE_STAGES},
     )
-    engine = _delayed_engine(settings, LocalEngine(config, model.tokenizer.detokenizer))
+    engine = _delayed_engine(settings, LocalEngine(config, lambda: Detokenizer(model.tokenizer)))
     metrics = _metrics(engine)
-    identity = (card.model_id, card.revision, card.processor_fingerprint, config.dtype, version("transformers"))
+    identity = (
+        card.model_id,
+        card.revision or "unknown",
+        card.processor_fingerprint,
+        config.dtype,
+        version("transformers"),
+    )
     preparer = TokenPreparer(
         family=model.family,
         keys=FeatureKeys(identity),
@@ -150,7 +162,7 @@ def _with_local_engine(settings: Settings, renderer: RenderPool) -> Application:
         metrics=metrics,
         max_model_len=max_model_len,
     )
-    served = _Served(settings.model, card.revision, max_model_len, card.defaults)
+    served = _Served(settings.model, card.revision, max_model_len, card.generation)
     return _assemble(settings, renderer, engine, preparer, metrics, served)
 
 
@@ -159,6 +171,14 @@ def _with_chat_engine(settings: Settings, renderer: RenderPool, engine: Engine, 
     metrics = _metrics(engine)
     preparer = MessagePreparer(renderer=_delayed_renderer(settings, renderer), metrics=metrics)
     return _assemble(settings, renderer, engine, preparer, metrics, _Served(name, None, None, GenerationDefaults()))
+
+
+def _per_channel(values: tuple[float, ...] | None, default: tuple[float, float, float]) -> tuple[float, float, float]:
+    if values is None:
+        return default
+    if len(values) != 3:
+        raise ConfigError(f"image_mean and image_std need 3 values, one per channel; got {len(values)}")
+    return values[0], values[1], values[2]
 
 
 @dataclass(frozen=True, slots=True)

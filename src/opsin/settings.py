@@ -40,6 +40,9 @@ class Settings(BaseSettings):
 
     model: str = Field(default=DEMO_MODEL, description="folder, hub id, or 'demo'")
     revision: str | None = Field(default=None, description="commit of a hub model; unpinned models are logged")
+    max_model_len: int | None = Field(
+        default=None, gt=1, description="tokens of prompt and output; default: the model's"
+    )
     served_model_name: tuple[str, ...] = ()
     engine: EngineKind = EngineKind.LOCAL
     log_level: str = "info"

@@ -17,7 +17,7 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
     """What is loaded and how."""
     group = parser.add_argument_group("model")
     _add(group, "--revision", "revision", metavar="COMMIT", help="commit of a hub model; pin it in production")
-    _add(group, "--max-model-len", "local.max_model_len", type=int, metavar="N", help="tokens of prompt and output")
+    _add(group, "--max-model-len", "max_model_len", type=int, metavar="N", help="tokens of prompt and output")
     _add(group, "--dtype", "local.dtype", choices=["auto", "bfloat16", "float16", "float32"])
     _add(group, "--device", "local.device", choices=["auto", "cpu", "cuda", "mps"])
     _add(group, "--attn-implementation", "local.attn_implementation", choices=["sdpa", "eager"])
@@ -35,8 +35,8 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
 def add_server_flags(parser: argparse.ArgumentParser) -> None:
     """Where it listens and who may ask."""
     group = parser.add_argument_group("server")
-    _add(group, "--host", "gateway.host", help="default 127.0.0.1")
-    _add(group, "--port", "gateway.port", type=int, help="default 8000; 0 takes a free one")
+    _add(group, "--host", "gateway.host", metavar="ADDRESS", help="default 127.0.0.1")
+    _add(group, "--port", "gateway.port", type=int, metavar="N", help="default 8000; 0 takes a free one")
     _add(group, "--api-key", "gateway.api_key", metavar="KEY", help="clients must send it as a bearer token")
     _add(group, "--no-auth", "gateway.no_auth", action="store_true", help="serve strangers without a key, on purpose")
     _add(

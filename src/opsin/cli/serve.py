@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import signal
 import sys
 from typing import Any
 
@@ -14,11 +15,15 @@ from rich.console import Console
 from opsin.app import Application, build
 from opsin.core.errors import OpsinError
 from opsin.gateway.auth import check_exposure
+from opsin.gateway.listener import Listener
 from opsin.gateway.routes import create_app
 from opsin.settings import Settings, load_settings
 from opsin.telemetry import logs
 
 logger = logging.getLogger(__name__)
+
+DRAIN_SECONDS = 30
+"""Requests in progress may finish for so long after the first signal."""
 
 
 def run(args: argparse.Namespace, flags: dict[str, Any]) -> int:
@@ -31,7 +36,7 @@ def run(args: argparse.Namespace, flags: dict[str, Any]) -> int:
 
 async def _serve(settings: Settings) -> int:
     application = build(settings)
-    server = uvicorn.Server(
+    listener = Listener(
         uvicorn.Config(
             create_app(application.gateway),
             host=settings.gateway.host,
@@ -40,32 +45,34 @@ async def _serve(settings: Settings) -> int:
             log_level="warning",
             lifespan="off",
             server_header=False,
+            timeout_graceful_shutdown=DRAIN_SECONDS,
         )
     )
-    starting = asyncio.create_task(_start(application, server, settings))
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, listener.handle_exit, number, None)
+    starting = asyncio.create_task(_start(application, listener, settings))
     try:
-        await server.serve()
-        return 0 if starting.cancel() or starting.result() else 1
+        await listener.serve()
+        return 0 if not starting.done() or starting.result() else 1
     finally:
+        starting.cancel()
+        await asyncio.wait({starting})
         await application.close()
 
 
-async def _start(application: Application, server: uvicorn.Server, settings: Settings) -> bool:
+async def _start(application: Application, listener: Listener, settings: Settings) -> bool:
     """Starts the engine with a sign of life on the terminal; False, and no server, if it cannot start."""
     console = Console(stderr=True)
     try:
         with console.status(f"loading {settings.model} …"):
             await application.start()
-            while not server.started:
-                await asyncio.sleep(0.01)
+            await listener.listening.wait()
     except OpsinError as error:
         print(f"opsin: {error.message}", file=sys.stderr)
-        server.should_exit = True
+        listener.should_exit = True
         return False
     device = application.gateway.engine.capabilities().device
-    port = server.servers[0].sockets[0].getsockname()[1]
     name = application.gateway.models[0].id
-    console.print(
-        f"serving [bold]{name}[/] on http://{settings.gateway.host}:{port}" + (f" ({device})" if device else "")
-    )
+    console.print(f"serving [bold]{name}[/] on http://{settings.gateway.host}:{listener.port} ({device or 'upstream'})")
     return True

@@ -107,7 +107,7 @@ def random_receipt(rng: random.Random) -> Receipt:
 
 def random_scene(rng: random.Random) -> Objects | Number:
     """A scene that can be read without tiles."""
-    return random_objects(rng) if rng.random() < 0.75 else random_number(rng)
+    return random_objects(rng) if rng.random() < 0.65 else random_number(rng)
 
 
 def draw(scene: Scene, size: tuple[int, int] = (CANVAS, CANVAS)) -> Image.Image:
@@ -213,8 +213,8 @@ def _draw_receipt(scene: Receipt, rng: random.Random) -> Image.Image:
             (right, row), f"{rng.randint(1, 9)}.{rng.randrange(100):02d}", fill=(110, 110, 110), font=small, anchor="rm"
         )
         row += 20
-    y = 208 + rng.randint(-3, 3)
-    x = right + rng.randint(-3, 3)
+    y = 208 + rng.randint(-1, 1)
+    x = right + rng.randint(-1, 1)
     pen.line((left, y - 16, right, y - 16), fill=(120, 120, 120))
     pen.text((left, y), "TOTAL", fill=(15, 15, 15), font=small, anchor="lm")
     pen.text((x, y), scene.total, fill=(15, 15, 15), font=small, anchor="rm")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import aclosing
 from dataclasses import dataclass
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -32,6 +33,9 @@ from opsin.telemetry.logs import fields
 from opsin.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
+
+CLIENT_GONE = 499
+"""Logged for a client that left; nobody receives it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +91,6 @@ class _Http:
         request_id = safe_client_id(request.headers.get("x-request-id")) or new_request_id()
         try:
             response = await self._chat(request, request_id)
-        except asyncio.CancelledError:
-            raise
         except Exception as caught:  # the border of a route: every request gets exactly one answer
             error = as_opsin_error(caught, request_id)
             self._log(request_id, started, error)
@@ -109,7 +111,11 @@ class _Http:
     async def _complete(
         self, answer: AsyncGenerator[AnswerEvent, None], request: Request, request_id: str, started: float
     ) -> Response:
-        text, done = await _unless_gone(_collect(answer), request)
+        collected = await _unless_gone(_collect(answer), request)
+        if collected is None:
+            self._log(request_id, started, None)
+            return Response(status_code=CLIENT_GONE)
+        text, done = collected
         self._log(request_id, started, None, done)
         completion = to_completion(text, done, request_id=request_id, model=self._gateway.models[0].id)
         headers = {"server-timing": server_timing(done.timeline)}
@@ -155,7 +161,7 @@ class _Http:
             "%s",
             fields(
                 request_id=request_id,
-                status=499 if gone else (error.status if error else 200),
+                status=CLIENT_GONE if gone else (error.status if error else 200),
                 code=error.code if error else None,
                 ms=round((time.monotonic() - started) * 1e3, 1),
                 image_tokens=done.usage.image_tokens if done else None,
@@ -212,18 +218,17 @@ async def _collect(answer: AsyncGenerator[AnswerEvent, None]) -> tuple[str, Done
     raise OpsinError("the answer ended without a result")
 
 
-async def _unless_gone(work: Awaitable[tuple[str, Done]], request: Request) -> tuple[str, Done]:
-    """Awaits ``work``; a client that goes away cancels it, and with it everything that it holds."""
-    task = asyncio.ensure_future(work)
-    watcher = asyncio.ensure_future(_disconnected(request))
+async def _unless_gone(work: Coroutine[Any, Any, tuple[str, Done]], request: Request) -> tuple[str, Done] | None:
+    """The result of ``work``; None when the client went away first, which cancels ``work`` and all that it holds."""
+    task = asyncio.create_task(work)
+    watcher = asyncio.create_task(_disconnected(request))
     try:
         await asyncio.wait({task, watcher}, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            task.cancel()
-        return await task
+        return await task if task.done() else None
     finally:
         watcher.cancel()
         task.cancel()
+        await asyncio.wait({task, watcher})
 
 
 async def _disconnected(request: Request) -> None:

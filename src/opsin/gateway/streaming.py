@@ -29,8 +29,10 @@ from opsin.protocol.response import (
 logger = logging.getLogger(__name__)
 
 
-def to_usage(usage: EngineUsage) -> Usage:
-    """Usage on the wire."""
+def to_usage(usage: EngineUsage) -> Usage | None:
+    """Usage on the wire; None when an upstream engine told nothing."""
+    if usage.prompt_tokens is None or usage.completion_tokens is None:
+        return None
     return Usage(
         prompt_tokens=usage.prompt_tokens,
         completion_tokens=usage.completion_tokens,

@@ -57,7 +57,7 @@ class ChatCompletion(msgspec.Struct):
     id: str
     model: str
     choices: list[Choice]
-    usage: Usage
+    usage: Usage | None
     opsin: Extension
     created: int
     object: str = "chat.completion"

@@ -17,7 +17,7 @@ import socket
 import struct
 import sys
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Generator
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass, field
 
 import msgspec
@@ -30,6 +30,7 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from opsin.core.errors import InvalidRequest
+from opsin.gateway.listener import Listener
 from opsin.testing.script import MODES, ConnectionReset, Failure, Script, error_body, parse_scripts, play
 
 _KEPT = 256
@@ -228,22 +229,6 @@ class _Protocol(HttpToolsProtocol):
         self.app_state = {**self.app_state, "transport": transport}
 
 
-class _Server(uvicorn.Server):
-    """Tells when it listens, and leaves signals to whoever runs the loop."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.listening = asyncio.Event()
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self.listening.set()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None, None, None]:
-        yield
-
-
 @contextlib.asynccontextmanager
 async def serve(upstream: ScriptedUpstream, *, host: str = "127.0.0.1", port: int = 0) -> AsyncGenerator[str, None]:
     """Serves in the running loop; gives the base URL. Port 0 takes a free one. Leaving cuts whatever still runs."""
@@ -252,7 +237,7 @@ async def serve(upstream: ScriptedUpstream, *, host: str = "127.0.0.1", port: in
             upstream.app(), http=_Protocol, ws="none", lifespan="off", log_config=None, access_log=False
         )
         config.timeout_graceful_shutdown = 1
-        server = _Server(config)
+        server = Listener(config)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         try:
             await server.listening.wait()

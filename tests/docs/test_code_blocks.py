@@ -1,0 +1,66 @@
+"""The code blocks of README and docs, run as they stand against a real server on another port."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from opsin.core import errors
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+SERVED = "http://127.0.0.1:8000"
+
+
+def _blocks(language: str) -> list[tuple[str, str]]:
+    pattern = re.compile(rf"^```{language}\n(.*?)^```", re.DOTALL | re.MULTILINE)
+    return [(page.name, block) for page in PAGES for block in pattern.findall(page.read_text())]
+
+
+@pytest.mark.parametrize(("page", "block"), _blocks("python"))
+def test_python_blocks_run(page: str, block: str, demo_url: str) -> None:
+    code = block.replace(SERVED, demo_url)
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.strip()
+
+
+@pytest.mark.parametrize(("page", "block"), _blocks("bash"))
+def test_bash_blocks_run(page: str, block: str, demo_url: str) -> None:
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    command = ["bash", "-euo", "pipefail", "-c", block.replace(SERVED, demo_url)]
+    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stderr
+    assert '"error"' not in result.stdout
+    assert result.stdout.strip()
+
+
+def test_sh_blocks_name_real_commands() -> None:
+    """``sh`` blocks start servers or set up machines, so their words are checked instead of run."""
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for _, block in _blocks("sh"):
+        for line in block.splitlines():
+            words = line.split("#")[0].split()
+            if words[:1] == ["make"]:
+                assert words[1] in targets
+            elif words:
+                assert words[:2] == ["opsin", "serve"]
+                help_text = subprocess.run(
+                    [sys.executable, "-m", "opsin", "serve", "--help"], capture_output=True, text=True, check=True
+                ).stdout
+                assert all(word in help_text for word in words if word.startswith("--"))
+
+
+def test_the_error_table_of_the_api_page_is_complete() -> None:
+    text = (ROOT / "docs" / "api.md").read_text()
+    codes = {
+        cls.default_code
+        for cls in vars(errors).values()
+        if isinstance(cls, type) and issubclass(cls, errors.OpsinError) and cls.status != 500
+    }
+    assert {code for code in codes if f"`{code}`" not in text} == {"invalid_media"} & codes

@@ -1,0 +1,57 @@
+"""A gateway with the fake engine, listening in the test's own loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import uvicorn
+
+from opsin.app import Application, build
+from opsin.gateway.listener import Listener
+from opsin.gateway.routes import create_app
+from opsin.settings import load_settings
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A running gateway."""
+
+    url: str
+    application: Application
+    http: aiohttp.ClientSession
+
+    async def chat(self, **body: Any) -> tuple[int, dict[str, Any]]:
+        """POSTs a chat request; returns status and JSON."""
+        fields = {"messages": [{"role": "user", "content": "Hello."}], **body}
+        async with self.http.post(f"{self.url}/v1/chat/completions", json=fields) as response:
+            return response.status, await response.json()
+
+    async def until_idle(self) -> None:
+        """Waits until the engine holds no request; a test that leaks one fails by its timeout."""
+        async with asyncio.timeout(10):
+            while (await self.application.gateway.engine.stats()).running:
+                await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def gateway(**flags: Any) -> AsyncIterator[Served]:
+    """Starts application and listener, and ends both."""
+    application = build(load_settings({"engine": "fake", **flags}))
+    listener = Listener(
+        uvicorn.Config(create_app(application.gateway), port=0, lifespan="off", log_config=None, access_log=False)
+    )
+    serving = asyncio.create_task(listener.serve())
+    try:
+        await application.start()
+        await listener.listening.wait()
+        async with aiohttp.ClientSession() as http:
+            yield Served(f"http://127.0.0.1:{listener.port}", application, http)
+    finally:
+        listener.should_exit = True
+        await serving
+        await application.close()

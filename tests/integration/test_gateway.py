@@ -1,0 +1,158 @@
+"""Routes, access, streaming and disconnects over real sockets, with the fake engine."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+from openai import AsyncOpenAI, AuthenticationError
+
+from opsin.core.errors import ConfigError
+from opsin.gateway.auth import check_exposure
+from opsin.gateway.config import GatewayConfig
+from tests.corpus.bodies import image_body, text_body
+from tests.corpus.pictures import data_url, good_pictures
+from tests.integration.gateways import gateway
+
+ROUTES = ("/v1/models", "/v1/models/fake", "/metrics", "/version", "/docs", "/openapi.json", "/health", "/ready")
+
+
+async def test_every_route_answers() -> None:
+    async with gateway() as served:
+        for route in ROUTES:
+            async with served.http.get(served.url + route) as response:
+                assert response.status == 200, route
+                assert await response.read()
+
+
+async def test_unknown_routes_and_methods_answer_in_openais_shape() -> None:
+    async with gateway() as served:
+        async with served.http.get(f"{served.url}/v1/nothing") as response:
+            assert (response.status, (await response.json())["error"]["code"]) == (404, "not_found")
+        async with served.http.get(f"{served.url}/v1/chat/completions") as response:
+            assert (response.status, (await response.json())["error"]["code"]) == (405, "method_not_allowed")
+        async with served.http.get(f"{served.url}/v1/models/other") as response:
+            assert (response.status, (await response.json())["error"]["code"]) == (404, "model_not_found")
+
+
+async def test_a_key_guards_every_route_but_health_and_ready() -> None:
+    async with gateway(gateway={"api_key": "secret"}) as served:
+        for route in ROUTES:
+            async with served.http.get(served.url + route) as response:
+                assert response.status == (200 if route in ("/health", "/ready") else 401), route
+        assert (await served.chat())[0] == 401
+        client = AsyncOpenAI(base_url=f"{served.url}/v1", api_key="wrong", max_retries=0)
+        with pytest.raises(AuthenticationError):
+            await client.models.list()
+        await client.close()
+        client = AsyncOpenAI(base_url=f"{served.url}/v1", api_key="secret", max_retries=0)
+        assert [model.id async for model in client.models.list()] == ["fake"]
+        await client.close()
+
+
+def test_strangers_are_never_served_by_accident() -> None:
+    with pytest.raises(ConfigError, match=r"--api-key.*--no-auth.*--host"):
+        check_exposure(GatewayConfig(host="0.0.0.0"))
+    for config in ({"host": "127.0.0.1"}, {"host": "::1"}, {"host": "localhost"}, {"host": "0.0.0.0", "no_auth": True}):
+        check_exposure(GatewayConfig.model_validate(config))
+
+
+async def test_the_same_text_streamed_and_whole() -> None:
+    async with gateway(fake={"text": "One two three."}) as served:
+        _, whole = await served.chat()
+        assert whole["choices"][0]["message"]["content"] == "One two three."
+        body = text_body(stream=True, stream_options={"include_usage": True}, max_tokens=100)
+        async with served.http.post(f"{served.url}/v1/chat/completions", data=body) as response:
+            assert response.content_type == "text/event-stream"
+            lines = [line.decode().strip() async for line in response.content if line.strip()]
+        assert lines[-1] == "data: [DONE]"
+        chunks = [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
+        *deltas, finish, usage = chunks
+        assert "".join(chunk["choices"][0]["delta"]["content"] for chunk in deltas) == "One two three."
+        assert deltas[0]["choices"][0]["delta"]["role"] == "assistant"
+        assert finish["choices"][0]["finish_reason"] == "stop"
+        assert set(finish["opsin"]["timeline"]) >= {"media_load_ms", "queue_ms", "decode_ms", "total_ms"}
+        assert usage["choices"] == []
+        assert usage["usage"]["completion_tokens"] == 3
+
+
+@pytest.mark.parametrize("failure", ["before_first_token", "out_of_memory"])
+async def test_a_failure_before_the_first_token_is_a_status(failure: str) -> None:
+    async with gateway(fake={"failure": failure}) as served:
+        for stream in (False, True):
+            status, body = await served.chat(stream=stream)
+            assert status == 503
+            assert body["error"]["type"] == "engine_error"
+        await served.until_idle()
+
+
+async def test_a_failure_after_the_first_token_is_an_event_without_done() -> None:
+    async with gateway(fake={"failure": "mid_stream"}) as served:
+        body = text_body(stream=True, max_tokens=100)
+        async with served.http.post(f"{served.url}/v1/chat/completions", data=body) as response:
+            assert response.status == 200
+            lines = [line.decode().strip() async for line in response.content if line.strip()]
+        assert "[DONE]" not in lines[-1]
+        assert "error" in json.loads(lines[-1].removeprefix("data: "))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_that_leaves_frees_the_engine(stream: bool) -> None:
+    async with gateway(fake={"text": "word " * 500, "itl_s": 0.05}) as served:
+        request = asyncio.create_task(_read_some(served, stream))
+        async with asyncio.timeout(10):
+            while not (await served.application.gateway.engine.stats()).running:
+                await asyncio.sleep(0.01)
+        request.cancel()
+        await served.until_idle()
+        assert (await served.chat(max_tokens=1))[0] == 200
+
+
+async def _read_some(served, stream: bool) -> None:  # type: ignore[no-untyped-def]
+    body = text_body(stream=stream, max_tokens=500)
+    async with served.http.post(f"{served.url}/v1/chat/completions", data=body) as response:
+        await response.read()
+
+
+async def test_one_request_more_than_the_limit_is_refused_and_told_when_to_return() -> None:
+    async with gateway(gateway={"max_requests": 1}, fake={"ttft_s": 1.0}) as served:
+        first = asyncio.create_task(served.chat())
+        await asyncio.sleep(0.3)
+        async with served.http.post(f"{served.url}/v1/chat/completions", data=text_body()) as response:
+            assert response.status == 503
+            assert response.headers["x-should-retry"] == "true"
+            assert response.headers["retry-after"] == "1"
+            assert (await response.json())["error"]["code"] == "overloaded"
+        assert (await first)[0] == 200
+
+
+async def test_a_good_picture_reaches_a_chat_engine_and_a_broken_one_does_not() -> None:
+    good = next(iter(good_pictures()))
+    async with gateway() as served:
+        async with served.http.post(
+            f"{served.url}/v1/chat/completions", data=image_body(data_url(good.data))
+        ) as response:
+            assert response.status == 200, await response.text()
+        async with served.http.post(
+            f"{served.url}/v1/chat/completions", data=image_body(data_url(good.data[: len(good.data) // 2]))
+        ) as response:
+            assert response.status == 422
+        await served.until_idle()
+
+
+async def test_the_request_id_is_echoed_if_it_is_plain() -> None:
+    async with gateway() as served:
+        for sent, kept in (("abc-123", True), ("white space", False)):
+            headers = {"x-request-id": sent}
+            async with served.http.post(
+                f"{served.url}/v1/chat/completions", data=text_body(), headers=headers
+            ) as response:
+                assert (response.headers["x-request-id"] == sent) is kept
+
+
+async def test_a_compressed_body_is_refused() -> None:
+    async with gateway() as served:
+        headers = {"content-encoding": "gzip"}
+        async with served.http.post(f"{served.url}/v1/chat/completions", data=b"\x1f\x8b", headers=headers) as response:
+            assert (await response.json())["error"]["code"] == "unsupported_content_encoding"
