@@ -7,10 +7,10 @@ import itertools
 import json
 
 import aiohttp
-from tests.corpus.pictures import bad_pictures
 
 from opsin.media.types import ImageFormat
 from tests.corpus.bodies import BadBody, bad_bodies, image_body, text_body
+from tests.corpus.pictures import bad_pictures
 
 TOTAL = 300
 

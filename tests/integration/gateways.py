@@ -31,10 +31,10 @@ class Served:
         async with self.http.post(f"{self.url}/v1/chat/completions", json=fields) as response:
             return response.status, await response.json()
 
-    async def until_idle(self) -> None:
-        """Waits until the engine holds no request; a test that leaks one fails by its timeout."""
-        async with asyncio.timeout(10):
-            while (await self.application.gateway.engine.stats()).running:
+    async def until_running(self, count: int) -> None:
+        """Waits until the engine runs so many requests; a test that leaks one fails by its timeout."""
+        async with asyncio.timeout(30):
+            while (await self.application.gateway.engine.stats()).running != count:  # noqa: ASYNC110 - nobody is told
                 await asyncio.sleep(0.01)
 
 

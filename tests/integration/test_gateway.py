@@ -13,7 +13,7 @@ from opsin.gateway.auth import check_exposure
 from opsin.gateway.config import GatewayConfig
 from tests.corpus.bodies import image_body, text_body
 from tests.corpus.pictures import data_url, good_pictures
-from tests.integration.gateways import gateway
+from tests.integration.gateways import Served, gateway
 
 ROUTES = ("/v1/models", "/v1/models/fake", "/metrics", "/version", "/docs", "/openapi.json", "/health", "/ready")
 
@@ -84,7 +84,7 @@ async def test_a_failure_before_the_first_token_is_a_status(failure: str) -> Non
             status, body = await served.chat(stream=stream)
             assert status == 503
             assert body["error"]["type"] == "engine_error"
-        await served.until_idle()
+        await served.until_running(0)
 
 
 async def test_a_failure_after_the_first_token_is_an_event_without_done() -> None:
@@ -101,15 +101,13 @@ async def test_a_failure_after_the_first_token_is_an_event_without_done() -> Non
 async def test_a_client_that_leaves_frees_the_engine(stream: bool) -> None:
     async with gateway(fake={"text": "word " * 500, "itl_s": 0.05}) as served:
         request = asyncio.create_task(_read_some(served, stream))
-        async with asyncio.timeout(10):
-            while not (await served.application.gateway.engine.stats()).running:
-                await asyncio.sleep(0.01)
+        await served.until_running(1)
         request.cancel()
-        await served.until_idle()
+        await served.until_running(0)
         assert (await served.chat(max_tokens=1))[0] == 200
 
 
-async def _read_some(served, stream: bool) -> None:  # type: ignore[no-untyped-def]
+async def _read_some(served: Served, stream: bool) -> None:
     body = text_body(stream=stream, max_tokens=500)
     async with served.http.post(f"{served.url}/v1/chat/completions", data=body) as response:
         await response.read()
@@ -138,7 +136,7 @@ async def test_a_good_picture_reaches_a_chat_engine_and_a_broken_one_does_not() 
             f"{served.url}/v1/chat/completions", data=image_body(data_url(good.data[: len(good.data) // 2]))
         ) as response:
             assert response.status == 422
-        await served.until_idle()
+        await served.until_running(0)
 
 
 async def test_the_request_id_is_echoed_if_it_is_plain() -> None:
