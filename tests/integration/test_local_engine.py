@@ -81,9 +81,10 @@ class Reference:
         self.model: Any = AutoModelForImageTextToText.from_config(config, dtype=torch.float32)
         with torch.no_grad():
             # At the usual 0.02 the picture hardly moves the logits, and a wrong feature would go unseen.
-            weights: list[torch.Tensor] = [one for one in self.model.parameters() if one.ndim >= 2]
-            for weight in weights:
-                weight.normal_(std=0.3)
+            parameters: list[torch.Tensor] = list(self.model.parameters())
+            for parameter in parameters:
+                if parameter.ndim >= 2:
+                    parameter.normal_(std=0.3)
         self.model.generation_config.eos_token_id = EOS
         self.model.eval()
         self.model.save_pretrained(folder)
@@ -169,7 +170,7 @@ def ids_of(text: str) -> list[int]:
 
 
 async def until_ready(engine: LocalEngine) -> None:
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(300):
         while engine.unready_reason() is not None:  # noqa: ASYNC110 (the contract has no event for it)
             await asyncio.sleep(0.1)
 
