@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import re
 import subprocess
 import sys
@@ -17,28 +18,30 @@ from openai import OpenAI
 def serve(*arguments: str, start_timeout_s: float = 300) -> Iterator[str]:
     """``opsin serve`` on a free port; yields its base URL, and expects a clean end."""
     command = [sys.executable, "-m", "opsin", "serve", *arguments, "--port", "0"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    killer = threading.Timer(start_timeout_s, process.kill)
-    killer.start()
     output: list[str] = []
-    try:
-        yield _announced_url(process, output)
-    finally:
-        killer.cancel()
-        process.terminate()
-        status = process.wait(timeout=60)
+    announced: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        # Read to the end, or a full pipe would stop the server.
+        reader = threading.Thread(target=_read, args=(process, output, announced))
+        reader.start()
+        try:
+            url = announced.get(timeout=start_timeout_s)
+            assert url is not None, f"the server did not start:\n{''.join(output)}"
+            yield url
+        finally:
+            process.terminate()
+            status = process.wait(timeout=60)
+            reader.join()
     assert status == 0, "".join(output)
 
 
-def _announced_url(process: subprocess.Popen[str], output: list[str]) -> str:
+def _read(process: subprocess.Popen[str], output: list[str], announced: queue.SimpleQueue[str | None]) -> None:
     assert process.stderr is not None
     for line in process.stderr:
         output.append(line)
         if found := re.search(r"on (http://\S+)", line):
-            # Keep reading, or a full pipe would stop the server.
-            threading.Thread(target=output.extend, args=(process.stderr,), daemon=True).start()
-            return found.group(1)
-    raise AssertionError(f"the server did not start:\n{''.join(output)}")
+            announced.put(found.group(1))
+    announced.put(None)
 
 
 def client_of(url: str) -> OpenAI:

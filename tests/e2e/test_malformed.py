@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import itertools
 import json
 
@@ -33,7 +34,7 @@ async def test_every_malformed_request_gets_its_status_and_code(demo_url: str) -
     wrong: list[str] = []
     async with aiohttp.ClientSession() as session:
         for index, bad in enumerate(itertools.islice(itertools.cycle(classes), TOTAL)):
-            async with session.post(url, data=bad.body) as response:
+            async with session.post(url, data=io.BytesIO(bad.body)) as response:
                 answer = json.loads(await response.read())
                 seen = (response.status, answer["error"]["code"])
                 retry = response.headers["x-should-retry"]
