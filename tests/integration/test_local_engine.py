@@ -14,7 +14,7 @@ import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import psutil
 import pytest
@@ -78,7 +78,7 @@ class Reference:
             pad_token_id=0,
             tie_word_embeddings=False,
         )  # fmt: skip
-        self.model: Any = AutoModelForImageTextToText.from_config(config, dtype=torch.float32)
+        self.model = cast("Any", AutoModelForImageTextToText.from_config(config, dtype=torch.float32))
         with torch.no_grad():
             # At the usual 0.02 the picture hardly moves the logits, and a wrong feature would go unseen.
             parameters: list[torch.Tensor] = list(self.model.parameters())
