@@ -6,7 +6,7 @@ A card knows files and numbers. It loads no weights, does no arithmetic of a fam
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from opsin.core.errors import ConfigError
@@ -35,13 +35,13 @@ _TOKENIZER_CONFIG = "tokenizer_config.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationDefaults:
-    """The checkpoint's own sampling; None where it says nothing. ``temperature`` 0 is greedy."""
+    """The checkpoint's own sampling, neutral where it says nothing. ``temperature`` 0 is greedy, ``top_k`` 0 is off."""
 
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,15 +141,16 @@ def _eos_token_ids(folder: Path, stated: tuple[TokenIds, ...], special_tokens: M
 
 
 def _generation_defaults(file: GenerationConfigFile) -> GenerationDefaults:
-    temperature = file.temperature
-    if file.do_sample is not None:
-        temperature = (1.0 if temperature is None else temperature) if file.do_sample else 0.0
-    return GenerationDefaults(
-        temperature=temperature,
-        top_p=file.top_p,
-        top_k=file.top_k,
-        min_p=file.min_p,
-        repetition_penalty=file.repetition_penalty,
+    """``do_sample: false`` is greedy whatever temperature stands beside it; where it is absent nothing is said."""
+    stated = {
+        "temperature": 0.0 if file.do_sample is False else file.temperature,
+        "top_p": file.top_p,
+        "min_p": file.min_p,
+        "repetition_penalty": file.repetition_penalty,
+    }
+    return replace(
+        GenerationDefaults(top_k=file.top_k or 0),
+        **{name: value for name, value in stated.items() if value is not None},
     )
 
 

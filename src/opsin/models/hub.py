@@ -117,7 +117,7 @@ def _explanation(error: Exception, model: str, revision: str | None, *, offline:
         case LocalEntryNotFoundError() if offline:
             return f"model {model}: {at} is not in the local cache, and offline forbids a download"
         case LocalEntryNotFoundError():
-            return f"model {model}: the Hub cannot be reached and {at} is not in the local cache"
+            return f"model {model}: the Hub cannot be reached or fails, and {at} is not in the local cache"
         case HfHubHTTPError():
             return f"model {model}: the Hub answered with status {error.response.status_code}"
         case _:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
 
 from opsin.core.conversation import Conversation, Message, TextPart
 from opsin.core.errors import ConfigError, InvalidRequest
@@ -20,6 +22,8 @@ from opsin.vision.plan import VisionPlan
 _PRIVATE_USE = range(0xE000, 0xF900)
 
 _PROBE = "opsin probe"
+
+_NUM_CACHED_SLOTS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,8 @@ class PromptBuilder:
         # Longest first, so that a token wins over the tokens that it begins with.
         contents = sorted(tokenizer.added_tokens, key=len, reverse=True)
         self._added_token = re.compile("|".join(map(re.escape, contents)))
+        # A slot of 17 tiles takes milliseconds to tokenise, and a checkpoint has few different ones.
+        self._slot_ids = lru_cache(maxsize=_NUM_CACHED_SLOTS)(self._encode_slot)
         self._wants_parts = self._template_wants_parts()
 
     def build(self, conversation: Conversation, plans: Sequence[VisionPlan]) -> BuiltPrompt:
@@ -114,16 +120,17 @@ class PromptBuilder:
         remaining = iter(plans)
         for token_id in ids:
             if token_id == self._image_token_id:
-                yield from self._slot(next(remaining))
+                plan = next(remaining)
+                yield from self._slot_ids(plan.slot, plan.image_tokens)
             else:
                 yield token_id
 
-    def _slot(self, plan: VisionPlan) -> list[int]:
-        ids = self._tokenizer.encode(plan.slot)
+    def _encode_slot(self, slot: str, image_tokens: int) -> tuple[int, ...]:
+        ids = self._tokenizer.encode(slot)
         found = ids.count(self._image_token_id)
-        if found != plan.image_tokens:
-            raise ConfigError(f"tokenizer.json: reads {found} image tokens in a slot of {plan.image_tokens}")
-        return ids
+        if found != image_tokens:
+            raise ConfigError(f"tokenizer.json: reads {found} image tokens in a slot of {image_tokens}")
+        return tuple(ids)
 
     def _template_wants_parts(self) -> bool:
         """Whether content is a list of parts (the rule for pictures) or a string; found out by rendering both."""
@@ -175,7 +182,9 @@ class _Cuts:
             if position % 2:
                 yield self._pieces[int(piece)], True
             elif self._opening in piece or self._closing in piece:
-                raise InvalidRequest("the chat template cuts a text in two; it cannot be kept apart from special tokens")
+                raise InvalidRequest(
+                    "the chat template cuts a text in two; it cannot be kept apart from special tokens"
+                )
             else:
                 yield piece, False
 
@@ -185,7 +194,7 @@ def _unused_characters(source: str, conversation: Conversation) -> tuple[str, st
     used = set(source)
     for message in conversation.messages:
         used.update(*(part.text for part in message.parts if isinstance(part, TextPart)))
-    unused = [chr(code) for code in _PRIVATE_USE if chr(code) not in used]
+    unused = list(islice((chr(code) for code in _PRIVATE_USE if chr(code) not in used), 2))
     if len(unused) < 2:
         raise InvalidRequest(f"text uses all {len(_PRIVATE_USE)} private-use characters; at least 2 must be free")
     return unused[0], unused[1]

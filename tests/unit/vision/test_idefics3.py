@@ -1,0 +1,226 @@
+"""Plans against the real Idefics3 and SmolVLM processors (PIL backend)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from PIL import Image
+from transformers import Idefics3Processor
+from transformers.image_utils import SizeDict
+from transformers.models.idefics3.image_processing_pil_idefics3 import (
+    Idefics3ImageProcessorPil,
+    get_resize_output_image_size,
+)
+from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
+from transformers.models.smolvlm.processing_smolvlm import (
+    get_image_prompt_string,  # pyright: ignore[reportUnknownVariableType] untyped
+)
+
+from opsin.core.conversation import Detail
+from opsin.vision.idefics3 import Idefics3Family
+from opsin.vision.plan import RenderRecipe, Size
+from tests.checkpoints import tokenizer
+
+Pixels = NDArray[np.uint8]
+
+
+def family(
+    longest_edge: int = 2048, tile_side: int = 512, tokens_per_tile: int = 64, do_image_splitting: bool = True
+) -> Idefics3Family:
+    return Idefics3Family(
+        name="idefics3",
+        longest_edge=longest_edge,
+        tile_side=tile_side,
+        tokens_per_tile=tokens_per_tile,
+        do_image_splitting=do_image_splitting,
+    )
+
+
+SMOLVLM_256M = family()
+DEMO = family(longest_edge=256, tile_side=128, tokens_per_tile=16)
+FAMILIES = {
+    "SmolVLM-256M": SMOLVLM_256M,
+    "SmolVLM-2.2B": family(longest_edge=1536, tile_side=384, tokens_per_tile=81),
+    "Idefics3-8B": family(longest_edge=4 * 364, tile_side=364, tokens_per_tile=169),
+    "demo": DEMO,
+    "over the 4096 bound": family(longest_edge=5000, tile_side=500, tokens_per_tile=9),
+    "edge not a multiple of the tile": family(longest_edge=1000, tile_side=384, tokens_per_tile=9),
+    "edge under the tile": family(longest_edge=200, tile_side=384, tokens_per_tile=9),
+}
+
+SIDES = st.one_of(st.integers(1, 64), st.integers(1, 8192))
+
+
+class ShapeOnly(Idefics3ImageProcessorPil):
+    """The real processor on pictures without memory: its own decisions, no pixel work."""
+
+    def resize(self, image: Any, size: SizeDict, resample: Any = None, **kwargs: Any) -> Any:
+        if size.longest_edge:
+            height, width = get_resize_output_image_size(image, resolution_max_side=size.longest_edge)
+        else:
+            assert size.height and size.width
+            height, width = size.height, size.width
+        return pixels_without_memory(Size(width, height))
+
+
+def pixels_without_memory(size: Size) -> Any:
+    return np.broadcast_to(np.uint8(0), (3, size.height, size.width))
+
+
+def grid_of_the_processor(family: Idefics3Family, size: Size) -> tuple[int, int, int]:
+    """Tiles, rows and columns that ``_preprocess`` would arrive at."""
+    processor = ShapeOnly(size={"longest_edge": family.longest_edge}, max_image_size={"longest_edge": family.tile_side})
+    scaled = processor.resize(pixels_without_memory(size), SizeDict(longest_edge=family.longest_edge))
+    fitted = processor.resize_for_vision_encoder(scaled, family.tile_side)
+    frames, rows, columns = processor.split_images(fitted, {"longest_edge": family.tile_side})
+    assert {frame.shape for frame in frames} == {(3, family.tile_side, family.tile_side)}
+    return len(frames), rows, columns
+
+
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+@settings(max_examples=100, deadline=None)
+@given(width=SIDES, height=SIDES)
+@example(width=1, height=1)
+@example(width=1, height=8192)
+@example(width=8192, height=1)
+@example(width=8192, height=8192)
+@example(width=2, height=4096)
+@example(width=4097, height=3)
+def test_grid_is_the_processors(family: Idefics3Family, width: int, height: int) -> None:
+    plan = family.plan(Size(width, height), Detail.HIGH)
+    grid = (plan.num_tiles, plan.recipe.rows, plan.recipe.columns)
+    assert grid == grid_of_the_processor(family, Size(width, height))
+    assert plan.recipe.overview == (plan.recipe.rows > 0)
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "small", "large"),
+    [
+        (336, 336, 1088, 1377),
+        (512, 512, 1088, 1377),
+        (640, 480, 832, 1053),
+        (1024, 1024, 1088, 1377),
+        (1920, 1080, 832, 1053),
+        (4032, 3024, 832, 1053),
+    ],
+)
+def test_golden_values(width: int, height: int, small: int, large: int) -> None:
+    size = Size(width, height)
+    assert SMOLVLM_256M.plan(size, Detail.AUTO).image_tokens == small
+    assert FAMILIES["SmolVLM-2.2B"].plan(size, Detail.AUTO).image_tokens == large
+    assert SMOLVLM_256M.plan(size, Detail.LOW).image_tokens == 64
+
+
+@pytest.mark.parametrize(
+    ("do_image_splitting", "detail", "num_tiles"),
+    [
+        (True, Detail.AUTO, 17),
+        (False, Detail.AUTO, 1),
+        (True, Detail.LOW, 1),
+        (False, Detail.LOW, 1),
+        (True, Detail.HIGH, 17),
+        (False, Detail.HIGH, 17),
+        (False, Detail.ORIGINAL, 17),
+    ],
+)
+def test_detail_decides_about_splitting(do_image_splitting: bool, detail: Detail, num_tiles: int) -> None:
+    plan = family(do_image_splitting=do_image_splitting).plan(Size(1024, 1024), detail)
+    assert (plan.num_tiles, plan.image_tokens) == (num_tiles, num_tiles * 64)
+
+
+def test_used_is_what_the_encoder_sees() -> None:
+    plan = SMOLVLM_256M.plan(Size(640, 480), Detail.AUTO)
+    assert (plan.original, plan.used) == (Size(640, 480), Size(2048, 1536))
+    assert SMOLVLM_256M.plan(Size(640, 480), Detail.LOW).used == Size(512, 512)
+
+
+def processor_of(family: Idefics3Family, *, split: bool) -> Idefics3Processor:
+    images = Idefics3ImageProcessorPil(
+        size={"longest_edge": family.longest_edge},
+        max_image_size={"longest_edge": family.tile_side},
+        do_image_splitting=split,
+    )
+    return Idefics3Processor(images, tokenizer(), image_seq_len=family.tokens_per_tile)
+
+
+@pytest.mark.parametrize("split", [True, False])
+@pytest.mark.parametrize("size", [Size(256, 256), Size(300, 100), Size(40, 200), Size(1, 700), Size(90, 2)])
+def test_slot_is_the_processors_expansion(size: Size, split: bool) -> None:
+    processor = processor_of(DEMO, split=split)
+    plan = DEMO.plan(size, Detail.HIGH if split else Detail.LOW)
+    tokens: Any = processor(
+        text="<image>", images=[[picture_of(size)]], images_kwargs={"input_data_format": "channels_last"}
+    )
+    assert tokens["input_ids"][0] == processor.tokenizer(plan.slot)["input_ids"]
+    assert tokens["input_ids"][0].count(processor.image_token_id) == plan.image_tokens
+    assert len(tokens["pixel_values"][0]) == plan.num_tiles
+
+
+@settings(max_examples=50, deadline=None)
+@given(width=st.integers(1, 2000), height=st.integers(1, 2000), detail=st.sampled_from(Detail))
+def test_slot_is_smolvlms_expansion(width: int, height: int, detail: Detail) -> None:
+    plan = DEMO.plan(Size(width, height), detail)
+    assert plan.slot == get_image_prompt_string(
+        plan.recipe.rows,
+        plan.recipe.columns,
+        16,
+        fake_token_around_image="<fake_token_around_image>",
+        image_token="<image>",
+        global_image_token="<global-img>",
+    )
+
+
+def picture_of(size: Size) -> Image.Image:
+    noise = np.random.default_rng(7).integers(0, 256, (size.height, size.width, 3), dtype=np.uint8)
+    return Image.fromarray(noise)
+
+
+def tiles_by_recipe(picture: Image.Image, recipe: RenderRecipe) -> list[Pixels]:
+    """A plain reading of RenderRecipe."""
+    for size in recipe.resizes:
+        picture = picture.resize((size.width, size.height), Image.Resampling.LANCZOS)
+    if recipe.rows == 0:
+        return [np.asarray(picture)]
+    width, height = recipe.tile.width, recipe.tile.height
+    boxes = [(column * width, row * height) for row in range(recipe.rows) for column in range(recipe.columns)]
+    tiles = [picture.crop((left, top, left + width, top + height)) for left, top in boxes]
+    if recipe.overview:
+        tiles.append(picture.resize((width, height), Image.Resampling.LANCZOS))
+    return [np.asarray(tile) for tile in tiles]
+
+
+@pytest.mark.parametrize("kind", [Idefics3ImageProcessorPil, SmolVLMImageProcessorPil])
+@pytest.mark.parametrize(
+    ("family", "size"),
+    [
+        (DEMO, Size(256, 256)),
+        (DEMO, Size(333, 222)),
+        (DEMO, Size(90, 211)),
+        (DEMO, Size(1, 1)),
+        (DEMO, Size(1, 900)),
+        (DEMO, Size(900, 1)),
+        (DEMO, Size(700, 3)),
+        (SMOLVLM_256M, Size(640, 480)),
+        (FAMILIES["edge under the tile"], Size(500, 300)),
+    ],
+)
+@pytest.mark.parametrize("split", [True, False])
+def test_recipe_gives_the_processors_pixels(kind: Any, family: Idefics3Family, size: Size, split: bool) -> None:
+    picture = picture_of(size)
+    processor = kind(
+        size={"longest_edge": family.longest_edge},
+        max_image_size={"longest_edge": family.tile_side},
+        do_image_splitting=split,
+        do_rescale=False,
+        do_normalize=False,
+    )
+    # The processor takes a picture of height 1 or 3 for one whose channels come first, unless it is told.
+    output = processor(picture, input_data_format="channels_last")
+    expected = np.asarray(output["pixel_values"])[0].transpose(0, 2, 3, 1)
+    plan = family.plan(size, Detail.HIGH if split else Detail.LOW)
+    np.testing.assert_array_equal(np.stack(tiles_by_recipe(picture, plan.recipe)), expected)
