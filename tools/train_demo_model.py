@@ -188,25 +188,58 @@ def slot_text(rows: int, columns: int) -> str:
     return f"{text}{prefix}{FAKE}{GLOBAL}{IMAGE * TOKENS_PER_TILE}{FAKE}"
 
 
-def random_conversation(rng: random.Random, kind: str | None = None) -> tasks.Conversation:
-    """The training mixture; ``kind`` fixes one of its groups."""
+def random_conversation(rng: random.Random, kind: str | None = None, pool: Pool | None = None) -> tasks.Conversation:
+    """The training mixture; ``kind`` fixes one of its groups; scenes come from ``pool`` or are new."""
     kind = kind or rng.choice(("compact", "compact", "several", "split", "receipt", "split_several"))
+    source = pool.source(split=kind.startswith("split")) if pool else tasks.Source()
+    receipt = pool.receipt if pool else random_receipt
     match kind:
         case "compact":
             draw_kind = rng.random()
             if draw_kind < 0.03:
                 return tasks.text_only(rng)
             if draw_kind < 0.07:
-                return tasks.single(rng, random_receipt(rng), split=False, num_turns=2)
-            return tasks.single(rng, tasks.random_scene(rng), split=False, num_turns=4)
+                return tasks.single(rng, receipt(rng), split=False, num_turns=2)
+            return tasks.single(rng, source.scene(rng), split=False, num_turns=4)
         case "several":
-            return tasks.several(rng, rng.choice((2, 2, 3, 4)), split=False, num_turns=3)
+            return tasks.several(rng, rng.choice((2, 2, 3, 4)), split=False, num_turns=3, source=source)
         case "split":
-            return tasks.single(rng, tasks.random_scene(rng), split=True, num_turns=4)
+            return tasks.single(rng, source.scene(rng), split=True, num_turns=4)
         case "receipt":
-            return tasks.single(rng, random_receipt(rng), split=True, num_turns=2)
+            return tasks.single(rng, receipt(rng), split=True, num_turns=2)
         case _:
-            return tasks.several(rng, rng.choice((2, 2, 2, 3, 4)), split=True, num_turns=3)
+            return tasks.several(rng, rng.choice((2, 2, 2, 3, 4)), split=True, num_turns=3, source=source)
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """A finite world, so that features of a frozen vision tower are computed once and used often."""
+
+    name: str
+    scenes: int = 6000
+    split_scenes: int = 700
+    receipts: int = 1500
+    changes: int = 3
+
+    def source(self, *, split: bool) -> tasks.Source:
+        size = self.split_scenes if split else self.scenes
+
+        def scene(rng: random.Random) -> Objects | Number:
+            return tasks.random_scene(random.Random(f"{self.name}/scene/{rng.randrange(size)}"))
+
+        def change(rng: random.Random, before: Objects | Number) -> Objects | Number:
+            return tasks.change(random.Random(f"{before.layout_seed}/{rng.randrange(self.changes)}"), before)
+
+        return tasks.Source(scene, change)
+
+    def receipt(self, rng: random.Random) -> Receipt:
+        return random_receipt(random.Random(f"{self.name}/receipt/{rng.randrange(self.receipts)}"))
+
+
+LANGUAGE_GROUPS: tuple[tuple[tuple[str, int], ...], ...] = (
+    (("compact", 6),), (("several", 22),), (("receipt", 6), ("split", 2)), (("split_several", 3),),
+)  # fmt: skip
+"""One process's groups in one step with a frozen vision tower."""
 
 
 def groups_of(step: int) -> tuple[tuple[tuple[str, int], ...], ...]:
@@ -312,10 +345,10 @@ class Encoder:
         self.assistant = self.tokenizer.encode("Assistant:", add_special_tokens=False)
         self.end = self.tokenizer.convert_tokens_to_ids(END)
 
-    def conversation(
+    def pictures(
         self, conversation: tasks.Conversation, rng: random.Random
-    ) -> tuple[list[np.ndarray], list[list[int]], list[int], list[int]]:
-        """Returns tiles, head targets, ids, labels (-100 outside the answers)."""
+    ) -> tuple[list[np.ndarray], list[list[int]], list[str]]:
+        """Returns tiles, head targets per tile, and the slot text of each picture."""
         tiles: list[np.ndarray] = []
         targets: list[list[int]] = []
         slots: list[str] = []
@@ -324,6 +357,10 @@ class Encoder:
             targets += [targets_of(scene, index, len(own)).row() for index in range(len(own))]
             tiles += own
             slots.append(slot_text(rows, columns))
+        return tiles, targets, slots
+
+    def text(self, conversation: tasks.Conversation, slots: list[str]) -> tuple[list[int], list[int]]:
+        """Returns ids and labels (-100 outside the answers)."""
         text = self.tokenizer.apply_chat_template(
             conversation.messages(), chat_template=self.template, tokenize=False, add_generation_prompt=True
         )
@@ -331,7 +368,16 @@ class Encoder:
         text = pieces[0] + "".join(slot + piece for slot, piece in zip(slots, pieces[1:], strict=True))
         text += f" {conversation.turns[-1].answer}{END}"
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
-        return tiles, targets, ids, self._labels(ids)
+        return ids, self._labels(ids)
+
+    def padded(self, rows: list[tuple[list[int], list[int]]]) -> tuple[np.ndarray, np.ndarray]:
+        """Returns ids and labels, each (rows, longest)."""
+        length = max(len(ids) for ids, _ in rows)
+        pad = self.tokenizer.pad_token_id
+        return (
+            np.array([ids + [pad] * (length - len(ids)) for ids, _ in rows]),
+            np.array([labels + [-100] * (length - len(labels)) for _, labels in rows]),
+        )
 
     def _labels(self, ids: list[int]) -> list[int]:
         labels = [-100] * len(ids)
@@ -351,19 +397,13 @@ class Encoder:
         rows: list[tuple[list[int], list[int]]] = []
         for kind, count in kinds:
             for _ in range(count):
-                own_tiles, own_targets, ids, labels = self.conversation(random_conversation(rng, kind), rng)
+                conversation = random_conversation(rng, kind)
+                own_tiles, own_targets, slots = self.pictures(conversation, rng)
                 tiles += own_tiles
                 targets += own_targets
-                rows.append((ids, labels))
-        length = max(len(ids) for ids, _ in rows)
-        pad = self.tokenizer.pad_token_id
-        return Group(
-            name=kinds[0][0],
-            tiles=np.stack(tiles),
-            targets=np.array(targets),
-            ids=np.array([ids + [pad] * (length - len(ids)) for ids, _ in rows]),
-            labels=np.array([labels + [-100] * (length - len(labels)) for _, labels in rows]),
-        )
+                rows.append(self.text(conversation, slots))
+        ids, labels = self.padded(rows)
+        return Group(name=kinds[0][0], tiles=np.stack(tiles), targets=np.array(targets), ids=ids, labels=labels)
 
 
 def vision_batch(rng: random.Random) -> tuple[np.ndarray, np.ndarray]:
@@ -387,7 +427,7 @@ def vision_batch(rng: random.Random) -> tuple[np.ndarray, np.ndarray]:
 class Trainer:
     """The model, its heads and optimiser, with a state file."""
 
-    def __init__(self, args: argparse.Namespace) -> None:
+    def __init__(self, args: argparse.Namespace, rank: int = 0) -> None:
         self.args = args
         torch.manual_seed(args.seed)
         self.processor = Idefics3Processor.from_pretrained(args.work / "processor")
@@ -400,6 +440,8 @@ class Trainer:
         self.optimiser = torch.optim.AdamW(
             [{"params": decayed, "weight_decay": 0.05}, {"params": plain, "weight_decay": 0.0}], betas=(0.9, 0.98)
         )
+        self.pool = Pool(f"{args.seed}/{rank}")
+        self.memory: dict[tuple[Scene, bool], tuple[torch.Tensor, str]] = {}
         self.step = 0
         self.seconds = 0.0
         if (args.work / "state.pt").exists():
@@ -463,29 +505,75 @@ class Trainer:
         loss.backward()
         return {"loss": loss.item(), "heads": float(np.nanmean(accuracies)), "worst": float(np.nanmin(accuracies))}
 
-    def joint_step(self, groups: list[Group], rng: random.Random) -> dict[str, float]:
+    def answer_loss(
+        self, features: torch.Tensor, ids: np.ndarray, labels: np.ndarray, total: int
+    ) -> tuple[torch.Tensor, float]:
+        """Cross-entropy of the answers' tokens divided by ``total``, and their accuracy."""
+        tokens = torch.from_numpy(ids)
+        embeds = self.model.get_input_embeddings()(tokens)
+        is_image = (tokens == self.model.config.image_token_id).unsqueeze(-1)
+        hidden = self.model.model.text_model(inputs_embeds=embeds.masked_scatter(is_image, features)).last_hidden_state
+        targets = torch.from_numpy(labels)[:, 1:]
+        wanted = targets >= 0
+        logits = self.model.lm_head(hidden[:, :-1][wanted])
+        loss = nn.functional.cross_entropy(logits, targets[wanted], reduction="sum") / total
+        return loss, (logits.argmax(-1) == targets[wanted]).float().mean().item()
+
+    def joint_step(self, rng: random.Random) -> dict[str, float]:
+        """Everything at once; the heads keep the visual tokens telling."""
+        groups = [self.encoder.group(kinds, rng) for kinds in groups_of(self.step)]
         total = sum(int((group.labels >= 0).sum()) for group in groups)
         report = {"loss": 0.0}
         for group in groups:
             features = self.features(group)
-            ids = torch.from_numpy(group.ids)
-            embeds = self.model.get_input_embeddings()(ids)
-            is_image = (ids == self.model.config.image_token_id).unsqueeze(-1)
-            embeds = embeds.masked_scatter(is_image, features)
-            hidden = self.model.model.text_model(inputs_embeds=embeds).last_hidden_state
-            labels = torch.from_numpy(group.labels)[:, 1:]
-            wanted = labels >= 0
-            logits = self.model.lm_head(hidden[:, :-1][wanted])
-            loss = nn.functional.cross_entropy(logits, labels[wanted], reduction="sum") / total
+            loss, report[f"tokens_{group.name}"] = self.answer_loss(features, group.ids, group.labels, total)
             auxiliary, _ = self.heads(features, torch.from_numpy(group.targets))
             (loss + 0.5 * auxiliary / len(groups)).backward()
             report["loss"] += loss.item()
-            right = (logits.argmax(-1) == labels[wanted]).float().mean().item()
-            report["_".join(("tokens", group.name))] = right
         auxiliary, accuracies = self.heads(*self.small_print(rng))
         (0.5 * auxiliary).backward()
         report["totals"] = float(np.nanmean(accuracies[-4:]))
         return report
+
+    def language_step(self, rng: random.Random) -> dict[str, float]:
+        """The language model alone, on remembered features: three times as many conversations per second."""
+        batches = [self.remembered_group(kinds, rng) for kinds in LANGUAGE_GROUPS]
+        total = sum(int((labels >= 0).sum()) for _, _, labels in batches)
+        report = {"loss": 0.0}
+        for kinds, (features, ids, labels) in zip(LANGUAGE_GROUPS, batches, strict=True):
+            loss, report[f"tokens_{kinds[0][0]}"] = self.answer_loss(features, ids, labels, total)
+            loss.backward()
+            report["loss"] += loss.item()
+        return report
+
+    def remembered_group(
+        self, kinds: tuple[tuple[str, int], ...], rng: random.Random
+    ) -> tuple[torch.Tensor, np.ndarray, np.ndarray]:
+        """Returns features (tiles, TOKENS_PER_TILE, WIDTH), ids, labels."""
+        features: list[torch.Tensor] = []
+        rows: list[tuple[list[int], list[int]]] = []
+        for kind, count in kinds:
+            for _ in range(count):
+                conversation = random_conversation(rng, kind, self.pool)
+                known = [self.remembered(scene, split=conversation.split) for scene in conversation.scenes]
+                features += [own for own, _ in known]
+                rows.append(self.encoder.text(conversation, [slot for _, slot in known]))
+        return torch.cat(features).float(), *self.encoder.padded(rows)
+
+    def remembered(self, scene: Scene, *, split: bool) -> tuple[torch.Tensor, str]:
+        """Features (bf16) and slot text of a scene; computed at its first use."""
+        if (scene, split) not in self.memory:
+            picture = photographed(scene, random.Random(f"{scene.layout_seed}"))
+            tiles, rows, columns = tiles_of(picture, split=split, exact=False)
+            with torch.no_grad():
+                self.memory[scene, split] = self.encode(np.stack(tiles)).bfloat16(), slot_text(rows, columns)
+        return self.memory[scene, split]
+
+    def phase(self) -> str:
+        """``vision``, ``joint``, ``language`` (vision frozen), then ``joint`` again."""
+        if self.step < self.args.vision_steps:
+            return "vision"
+        return "language" if self.args.language_from <= self.step < self.args.language_until else "joint"
 
     def small_print(self, rng: random.Random) -> tuple[torch.Tensor, torch.Tensor]:
         """Features and head targets of twelve receipts' totals: small print takes longest to learn."""
@@ -495,20 +583,27 @@ class Trainer:
         return self.encode(tiles), torch.from_numpy(targets)
 
     def average_gradients(self) -> None:
-        """Over all processes, in one message."""
-        gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in self.parameters]
+        """Over all processes, in one message. What is frozen has no gradient in any of them."""
+        trained = [p for p in self.parameters if p.requires_grad]
+        gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in trained]
         flat = torch.cat([gradient.flatten() for gradient in gradients])
         distributed.all_reduce(flat)
         flat /= self.args.processes
-        for parameter, averaged in zip(self.parameters, flat.split([p.numel() for p in self.parameters]), strict=True):
+        for parameter, averaged in zip(trained, flat.split([p.numel() for p in trained]), strict=True):
             parameter.grad = averaged.view_as(parameter)
 
     def optimise(self, rng: random.Random) -> dict[str, float]:
-        """One step on new pictures."""
-        if self.step < self.args.vision_steps:
-            report = self.vision_step(*vision_batch(rng))
-        else:
-            report = self.joint_step([self.encoder.group(kinds, rng) for kinds in groups_of(self.step)], rng)
+        """One step."""
+        phase = self.phase()
+        for module in (self.model.model.vision_model, self.model.model.connector, self.heads):
+            module.requires_grad_(phase != "language")
+        match phase:
+            case "vision":
+                report = self.vision_step(*vision_batch(rng))
+            case "joint":
+                report = self.joint_step(rng)
+            case _:
+                report = self.language_step(rng)
         self.average_gradients()
         for group in self.optimiser.param_groups:
             group["lr"] = self.learning_rate()
@@ -548,7 +643,7 @@ def train(rank: int, args: argparse.Namespace) -> None:
     distributed.init_process_group(
         "gloo", init_method=f"file://{args.work.resolve()}/rendezvous", rank=rank, world_size=args.processes
     )
-    Trainer(args).run(rank)
+    Trainer(args, rank).run(rank)
     distributed.destroy_process_group()
 
 
@@ -558,6 +653,8 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True, help="state for resuming")
     parser.add_argument("--minutes", type=float, default=110, help="training time, summed over resumed runs")
     parser.add_argument("--vision-steps", type=int, default=700)
+    parser.add_argument("--language-from", type=int, default=3200, help="from here on vision is frozen")
+    parser.add_argument("--language-until", type=int, default=6000, help="from here on everything is trained again")
     parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--save-every", type=int, default=200)

@@ -101,12 +101,13 @@ def load_local_model(settings: Settings) -> LocalModel:
         ConfigError: no such model, an unsupported family, or broken files.
     """
     card, family = load_vision(settings)
-    if card.image_token_id is None:
-        raise ConfigError("the model's config.json names no image_token_id; it cannot take pictures")
     tokenizer = Tokenizer.from_file(card.tokenizer_path)
+    image_token_id = card.image_token_id or tokenizer.token_id(family.image_token)
+    if image_token_id is None:
+        raise ConfigError(f"the tokenizer has no {family.image_token}, so the model cannot take pictures")
     template = ChatTemplate(card.chat_template, card.special_tokens)
-    builder = PromptBuilder(tokenizer, template, family.image_token, card.image_token_id)
-    return LocalModel(card, card.image_token_id, family, tokenizer, builder)
+    builder = PromptBuilder(tokenizer, template, family.image_token, image_token_id)
+    return LocalModel(card, image_token_id, family, tokenizer, builder)
 
 
 def build(settings: Settings) -> Application:

@@ -10,6 +10,7 @@ import sys
 from typing import Any
 
 import uvicorn
+import uvloop
 from rich.console import Console
 
 from opsin.app import Application, build
@@ -31,7 +32,8 @@ def run(args: argparse.Namespace, flags: dict[str, Any]) -> int:
     settings = load_settings(flags)
     check_exposure(settings.gateway)
     logs.configure(settings.log_level)
-    return asyncio.run(_serve(settings))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_serve(settings))
 
 
 async def _serve(settings: Settings) -> int:

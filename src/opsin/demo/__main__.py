@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import subprocess
 import sys
@@ -141,11 +142,16 @@ def print_timeline(timeline: dict[str, float], console: Console) -> None:
 
 def main() -> int:
     """Returns 0 if every answer is right."""
-    console = Console()
+    parser = argparse.ArgumentParser(prog="python -m opsin.demo", description=__doc__)
+    parser.add_argument("--svg", metavar="FILE", help="also save what is printed as a picture")
+    args = parser.parse_args()
+    console = Console(record=args.svg is not None, width=100 if args.svg else None)
     console.print("Starting [bold]opsin serve[/] with the demo model …")
     with server() as url, OpenAI(base_url=f"{url}/v1", api_key="not-needed", max_retries=0) as client:
         right = [ask(client, question, console) for question in QUESTIONS]
     console.print(f"\n{sum(right)} of {len(right)} answers right.")
+    if args.svg:
+        console.save_svg(args.svg, title="make demo")
     return 0 if all(right) else 1
 
 

@@ -456,6 +456,14 @@ _SEVERAL: dict[str, Callable[[random.Random, tuple[Scene, ...], str], Turn]] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where scenes come from; training in part draws them from a finite pool."""
+
+    scene: Callable[[random.Random], Objects | Number] = random_scene
+    change: Callable[[random.Random, Objects | Number], Objects | Number] = change
+
+
 def several(
     rng: random.Random,
     count: int,
@@ -464,6 +472,7 @@ def several(
     num_turns: int,
     language: str | None = None,
     first_task: str | None = None,
+    source: Source = Source(),
 ) -> Conversation:
     """Two to four pictures in order; two pictures differ in one thing when the question is what changed."""
     language = language or rng.choice(LANGUAGES)
@@ -472,9 +481,9 @@ def several(
     if first_task is None:
         first_task = "changed" if count == 2 and rng.random() < 0.6 else tasks[0]
     tasks = [first_task, *(task for task in tasks if task != first_task)]
-    scenes = _distinct_scenes(rng, count)
+    scenes = _distinct_scenes(rng, count, source)
     if first_task == "changed":
-        scenes = (scenes[0], change(rng, scenes[0]))
+        scenes = (scenes[0], source.change(rng, scenes[0]))
         tasks = ["changed", "order", "named"]
     turns = tuple(_SEVERAL[task](rng, scenes, language) for task in tasks[:num_turns])
     return Conversation(
@@ -486,11 +495,11 @@ def several(
     )
 
 
-def _distinct_scenes(rng: random.Random, count: int) -> tuple[Objects | Number, ...]:
+def _distinct_scenes(rng: random.Random, count: int, source: Source) -> tuple[Objects | Number, ...]:
     scenes: list[Objects | Number] = []
     names: set[str] = set()
     while len(scenes) < count:
-        scene = random_scene(rng)
+        scene = source.scene(rng)
         if (name := noun(scene, "en")) not in names:
             names.add(name)
             scenes.append(scene)

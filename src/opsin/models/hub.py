@@ -1,7 +1,7 @@
 """From the name that the operator typed to a folder with a known revision.
 
 A name is a local folder or a Hub id. The folder's revision is a digest of what decides its answers; the Hub's is the
-commit. This module is the one adapter of ``huggingface_hub``; it does not know what the files mean.
+commit. Knows neither how files are downloaded nor what they mean.
 """
 
 from __future__ import annotations
@@ -11,24 +11,10 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from huggingface_hub import snapshot_download  # pyright: ignore[reportUnknownVariableType] untyped progress bar class
-from huggingface_hub.errors import (
-    GatedRepoError,
-    HfHubHTTPError,
-    HFValidationError,
-    IncompleteSnapshotError,
-    LocalEntryNotFoundError,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
-)
-
 from opsin.core.errors import ConfigError
 from opsin.models.fingerprint import folder_revision
 
 logger = logging.getLogger(__name__)
-
-ALLOW_PATTERNS = ("*.json", "*.jinja", "*.safetensors", "tokenizer.model")
-"""Configurations, tokenizer, processor, chat template, weights: all that is needed. Never code or pickled weights."""
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
@@ -75,19 +61,10 @@ def _local(folder: Path, revision: str | None) -> ResolvedModel:
 def _from_hub(
     model: str, revision: str | None, *, offline: bool, cache_dir: Path | None, endpoint: str | None
 ) -> ResolvedModel:
-    try:
-        snapshot = snapshot_download(
-            model,
-            revision=revision,
-            allow_patterns=list(ALLOW_PATTERNS),
-            local_files_only=offline,
-            cache_dir=cache_dir,
-            endpoint=endpoint,
-            library_name="opsin",
-        )
-    except Exception as error:  # the library lets errors of its HTTP client through
-        raise ConfigError(_explanation(error, model, revision, offline=offline)) from error
-    path = Path(snapshot)
+    # Imported here: huggingface_hub takes longer to import than all the rest, and a folder does not need it.
+    from opsin.models.download import download
+
+    path = download(model, revision, offline=offline, cache_dir=cache_dir, endpoint=endpoint)
     commit = path.name  # the cache names a snapshot's folder after its commit
     if revision is None or not _COMMIT.fullmatch(revision):
         logger.warning(
@@ -98,27 +75,3 @@ def _from_hub(
             commit,
         )
     return ResolvedModel(path=path, model_id=model, revision=commit)
-
-
-def _explanation(error: Exception, model: str, revision: str | None, *, offline: bool) -> str:
-    """In words what to do; the more special error classes come first."""
-    at = f"revision {revision}" if revision else "the default branch"
-    match error:
-        case HFValidationError():
-            return "model: neither a folder nor a Hub id of the form owner/name"
-        case GatedRepoError():
-            return f"model {model}: gated; accept its terms on the Hub and set HF_TOKEN to a token of that account"
-        case RepositoryNotFoundError():
-            return f"model {model}: no such repository on the Hub, or private and HF_TOKEN gives no access"
-        case RevisionNotFoundError():
-            return f"model {model}: the repository has no {at}"
-        case IncompleteSnapshotError():
-            return f"model {model}: {at} is only partly in the local cache and the Hub cannot be asked"
-        case LocalEntryNotFoundError() if offline:
-            return f"model {model}: {at} is not in the local cache, and offline forbids a download"
-        case LocalEntryNotFoundError():
-            return f"model {model}: the Hub cannot be reached or fails, and {at} is not in the local cache"
-        case HfHubHTTPError():
-            return f"model {model}: the Hub answered with status {error.response.status_code}"
-        case _:
-            return f"model {model}: the download failed ({type(error).__name__})"

@@ -62,10 +62,18 @@ def test_a_device_that_is_not_there_is_refused_with_what_is():
     ("wanted", "checkpoint", "expected"),
     [
         ("float32", torch.bfloat16, torch.float32),
-        ("auto", torch.bfloat16, torch.bfloat16),
+        ("bfloat16", torch.float32, torch.bfloat16),
         ("auto", torch.float32, torch.float32),
         ("auto", torch.float16, torch.float32),
     ],
 )
 def test_dtype_on_cpu(wanted: str, checkpoint: torch.dtype, expected: torch.dtype):
     assert choose_dtype(wanted, "cpu", checkpoint) is expected
+
+
+@pytest.mark.parametrize(("capability", "expected"), [("AVX2", torch.float32), ("AVX512", torch.bfloat16)])
+def test_bfloat16_is_kept_where_the_cpu_multiplies_it(
+    capability: str, expected: torch.dtype, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    assert choose_dtype("auto", "cpu", torch.bfloat16) is expected

@@ -126,7 +126,7 @@ class Worker:
         while self._take_messages(core):
             if core.has_work:
                 self._channel.send(core.step())
-        logger.info("feature cache: %d hits, %d misses", self._feature_cache.hits, self._feature_cache.misses)
+        logger.debug("feature cache: %d hits, %d misses", self._feature_cache.hits, self._feature_cache.misses)
 
     def _load(self) -> EngineCore:
         started = time.monotonic()
