@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -19,7 +19,7 @@ from starlette.routing import Route
 from opsin import __version__
 from opsin.core.errors import NotFound, OpsinError
 from opsin.core.ids import new_request_id, safe_client_id
-from opsin.engine.api import Delta, Engine
+from opsin.engine.api import Engine
 from opsin.gateway.auth import Auth
 from opsin.gateway.body import read_body
 from opsin.gateway.chat import AnswerEvent, ChatService, Done, count_outcome
@@ -27,7 +27,7 @@ from opsin.gateway.docs import openapi, page
 from opsin.gateway.errors import as_opsin_error, on_http_exception, on_opsin_error, to_response
 from opsin.gateway.memory import observe_memory
 from opsin.gateway.streaming import server_timing, to_completion, to_events
-from opsin.protocol.request import ChatCompletionRequest, parse_request
+from opsin.protocol.request import parse_request
 from opsin.protocol.response import ModelList, ModelObject, encode
 from opsin.telemetry.logs import fields
 from opsin.telemetry.metrics import Metrics
@@ -35,7 +35,7 @@ from opsin.telemetry.metrics import Metrics
 logger = logging.getLogger(__name__)
 
 CLIENT_GONE = 499
-"""Logged for a client that left; nobody receives it."""
+"""Logged for a client that left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,8 @@ class Gateway:
 
 
 Handler = Callable[[Request], Awaitable[Response]]
+Answer = AsyncGenerator[AnswerEvent, None]
+T = TypeVar("T")
 
 
 def create_app(gateway: Gateway) -> Starlette:
@@ -70,6 +72,15 @@ def create_app(gateway: Gateway) -> Starlette:
     return Starlette(routes=routes, exception_handlers={HTTPException: on_http_exception, Exception: on_opsin_error})
 
 
+@dataclass(frozen=True, slots=True)
+class _Exchange:
+    """One chat request on its way through HTTP."""
+
+    http: Request
+    id: str
+    started_at: float
+
+
 class _Http:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
@@ -87,57 +98,49 @@ class _Http:
         return checked
 
     async def chat_completions(self, request: Request) -> Response:
-        started = time.monotonic()
-        request_id = safe_client_id(request.headers.get("x-request-id")) or new_request_id()
+        # The id is never the client's own: two clients may send the same.
+        exchange = _Exchange(request, new_request_id(), time.monotonic())
         try:
-            response = await self._chat(request, request_id)
+            response = await self._chat(exchange)
         except Exception as caught:  # the border of a route: every request gets exactly one answer
-            error = as_opsin_error(caught, request_id)
-            self._log(request_id, started, error)
+            error = as_opsin_error(caught, exchange.id)
+            self._log(exchange, error)
             response = to_response(error)
-        response.headers["x-request-id"] = request_id
+        response.headers["x-request-id"] = safe_client_id(request.headers.get("x-request-id")) or exchange.id
         return response
 
-    async def _chat(self, request: Request, request_id: str) -> Response:
+    async def _chat(self, exchange: _Exchange) -> Response:
         gateway = self._gateway
-        started = time.monotonic()
-        tenant = gateway.auth.tenant(request.headers.get("authorization"))
-        chat = parse_request(await read_body(request, gateway.max_body_bytes))
-        answer = gateway.chat.answer(chat, request_id=request_id, tenant=tenant)
+        tenant = gateway.auth.tenant(exchange.http.headers.get("authorization"))
+        chat = parse_request(await read_body(exchange.http, gateway.max_body_bytes))
+        answer = gateway.chat.answer(chat, request_id=exchange.id, tenant=tenant)
+        model = chat.model or gateway.models[0].id
         if chat.stream:
-            return await self._stream(answer, chat, request_id, started)
-        return await self._complete(answer, request, request_id, started)
+            return await self._stream(answer, exchange, model, include_usage=chat.include_usage)
+        return await self._complete(answer, exchange, model)
 
-    async def _complete(
-        self, answer: AsyncGenerator[AnswerEvent, None], request: Request, request_id: str, started: float
-    ) -> Response:
-        collected = await _unless_gone(_collect(answer), request)
+    async def _complete(self, answer: Answer, exchange: _Exchange, model: str) -> Response:
+        collected = await _unless_gone(_collect(answer), exchange.http)
         if collected is None:
-            self._log(request_id, started, None)
-            return Response(status_code=CLIENT_GONE)
+            return self._gone(exchange)
         text, done = collected
-        self._log(request_id, started, None, done)
-        completion = to_completion(text, done, request_id=request_id, model=self._gateway.models[0].id)
+        self._log(exchange, None, done)
+        completion = to_completion(text, done, request_id=exchange.id, model=model)
         headers = {"server-timing": server_timing(done.timeline)}
         return Response(encode(completion), headers=headers, media_type="application/json")
 
-    async def _stream(
-        self, answer: AsyncGenerator[AnswerEvent, None], chat: ChatCompletionRequest, request_id: str, started: float
-    ) -> Response:
+    async def _stream(self, answer: Answer, exchange: _Exchange, model: str, *, include_usage: bool) -> Response:
         # The first event decides between an HTTP error and a stream, so it is awaited before any header is sent.
-        first = await anext(answer)
+        first = await _unless_gone(_first(answer), exchange.http)
+        if first is None:
+            return self._gone(exchange)
         events = to_events(
-            self._logged(first, answer, request_id, started),
-            request_id=request_id,
-            model=self._gateway.models[0].id,
-            include_usage=chat.include_usage,
+            self._logged(first, answer, exchange), request_id=exchange.id, model=model, include_usage=include_usage
         )
         headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
         return StreamingResponse(events, headers=headers, media_type="text/event-stream")
 
-    async def _logged(
-        self, first: AnswerEvent, rest: AsyncGenerator[AnswerEvent, None], request_id: str, started: float
-    ) -> AsyncIterator[AnswerEvent]:
+    async def _logged(self, first: AnswerEvent, rest: Answer, exchange: _Exchange) -> AsyncIterator[AnswerEvent]:
         """The whole stream again, closed and logged whatever happens to it."""
         done = first if isinstance(first, Done) else None
         error: OpsinError | None = None
@@ -147,23 +150,28 @@ class _Http:
                 done = event if isinstance(event, Done) else done
                 yield event
         except Exception as caught:  # the border of a stream
-            error = as_opsin_error(caught, request_id)
+            error = as_opsin_error(caught, exchange.id)
             raise error from caught
         finally:
             await rest.aclose()
-            self._log(request_id, started, error, done)
+            self._log(exchange, error, done)
 
-    def _log(self, request_id: str, started: float, error: OpsinError | None, done: Done | None = None) -> None:
+    def _gone(self, exchange: _Exchange) -> Response:
+        """For a client that left; nobody receives it."""
+        self._log(exchange, None)
+        return Response(status_code=CLIENT_GONE)
+
+    def _log(self, exchange: _Exchange, error: OpsinError | None, done: Done | None = None) -> None:
         gone = error is None and done is None
         if not gone:
             count_outcome(self._gateway.metrics, error)
         logger.info(
             "%s",
             fields(
-                request_id=request_id,
+                request_id=exchange.id,
                 status=CLIENT_GONE if gone else (error.status if error else 200),
                 code=error.code if error else None,
-                ms=round((time.monotonic() - started) * 1e3, 1),
+                ms=round((time.monotonic() - exchange.started_at) * 1e3, 1),
                 image_tokens=done.usage.image_tokens if done else None,
                 completion_tokens=done.usage.completion_tokens if done else None,
             ),
@@ -207,18 +215,21 @@ class _Http:
         return JSONResponse(openapi())
 
 
-async def _collect(answer: AsyncGenerator[AnswerEvent, None]) -> tuple[str, Done]:
+async def _first(answer: Answer) -> AnswerEvent:
+    return await anext(answer)
+
+
+async def _collect(answer: Answer) -> tuple[str, Done]:
     texts: list[str] = []
     async with aclosing(answer) as events:
         async for event in events:
-            if isinstance(event, Delta):
-                texts.append(event.text)
-            else:
+            if isinstance(event, Done):
                 return "".join(texts), event
+            texts.append(event.text)
     raise OpsinError("the answer ended without a result")
 
 
-async def _unless_gone(work: Coroutine[Any, Any, tuple[str, Done]], request: Request) -> tuple[str, Done] | None:
+async def _unless_gone(work: Coroutine[Any, Any, T], request: Request) -> T | None:
     """The result of ``work``; None when the client went away first, which cancels ``work`` and all that it holds."""
     task = asyncio.create_task(work)
     watcher = asyncio.create_task(_disconnected(request))
