@@ -13,7 +13,8 @@ from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3I
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<fake_token_around_image>", "<global-img>", "<image>"]
 TEMPLATE = (
     "<|im_start|>{% for message in messages %}{{ message['role'] | capitalize }}:"
-    "{% for part in message['content'] %}{% if part['type'] == 'image' %}<image>{% else %} {{ part['text'] }}{% endif %}"
+    "{% for part in message['content'] %}"
+    "{% if part['type'] == 'image' %}<image>{% else %} {{ part['text'] }}{% endif %}"
     "{% endfor %}<end_of_utterance>\n{% endfor %}{% if add_generation_prompt %}Assistant:{% endif %}"
 )
 
@@ -40,7 +41,8 @@ def smolvlm_256m(folder: Path) -> Path:
     """The exact shape of SmolVLM-256M-Instruct: 256 M parameters, 64 tokens per 512-pixel tile."""
     torch.manual_seed(0)
     tokens = tokenizer()
-    config: Any = Idefics3Config(
+    make_config: Any = Idefics3Config  # its signature is generated
+    config = make_config(
         vision_config={
             "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12,
             "image_size": 512, "patch_size": 16,
@@ -55,7 +57,7 @@ def smolvlm_256m(folder: Path) -> Path:
         pad_token_id=tokens.pad_token_id,
         tie_word_embeddings=False,
     )  # fmt: skip
-    model = AutoModelForImageTextToText.from_config(config, dtype=torch.bfloat16)
+    model: Any = AutoModelForImageTextToText.from_config(config, dtype=torch.bfloat16)
     assert round(sum(parameter.numel() for parameter in model.parameters()) / 1e6, 1) == 256.5
     model.generation_config.eos_token_id = tokens.eos_token_id
     model.save_pretrained(folder)

@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -15,7 +15,7 @@ from openai import OpenAI
 
 
 @contextmanager
-def serve(*arguments: str, start_timeout_s: float = 300) -> Iterator[str]:
+def serve(*arguments: str, start_timeout_s: float = 300) -> Generator[str]:
     """``opsin serve`` on a free port; yields its base URL, and expects a clean end."""
     command = [sys.executable, "-m", "opsin", "serve", *arguments, "--port", "0"]
     output: list[str] = []

@@ -202,13 +202,24 @@ def random_conversation(rng: random.Random, kind: str | None = None, pool: Pool 
                 return tasks.single(rng, receipt(rng), split=False, num_turns=2)
             return tasks.single(rng, source.scene(rng), split=False, num_turns=4)
         case "several":
-            return tasks.several(rng, rng.choice((2, 2, 3, 4)), split=False, num_turns=3, source=source)
+            return several(rng, split=False, source=source)
         case "split":
             return tasks.single(rng, source.scene(rng), split=True, num_turns=4)
         case "receipt":
             return tasks.single(rng, receipt(rng), split=True, num_turns=2)
         case _:
-            return tasks.several(rng, rng.choice((2, 2, 2, 3, 4)), split=True, num_turns=3, source=source)
+            return several(rng, split=True, source=source)
+
+
+def several(rng: random.Random, *, split: bool, source: tasks.Source) -> tasks.Conversation:
+    """Mostly the two questions that are learned last: what changed, and which image shows something."""
+    draw_kind = rng.random()
+    if draw_kind < 0.4:
+        turn_tasks: tuple[str, ...] | None = ("changed",) if rng.random() < 0.7 else ("changed", "named")
+        return tasks.several(rng, 2, split=split, turn_tasks=turn_tasks, source=source)
+    count = rng.choice((2, 2, 3, 4))
+    turn_tasks = ("which",) * 3 if draw_kind < 0.82 else None
+    return tasks.several(rng, count, split=split, turn_tasks=turn_tasks, source=source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,10 +227,10 @@ class Pool:
     """A finite world, so that features of a frozen vision tower are computed once and used often."""
 
     name: str
-    scenes: int = 6000
-    split_scenes: int = 700
-    receipts: int = 1500
-    changes: int = 3
+    scenes: int = 2000
+    split_scenes: int = 400
+    receipts: int = 600
+    changes: int = 2
 
     def source(self, *, split: bool) -> tasks.Source:
         size = self.split_scenes if split else self.scenes
@@ -237,7 +248,7 @@ class Pool:
 
 
 LANGUAGE_GROUPS: tuple[tuple[tuple[str, int], ...], ...] = (
-    (("compact", 6),), (("several", 22),), (("receipt", 6), ("split", 2)), (("split_several", 3),),
+    (("compact", 3),), (("several", 30),), (("receipt", 2), ("split", 1)), (("split_several", 4),),
 )  # fmt: skip
 """One process's groups in one step with a frozen vision tower."""
 
@@ -406,6 +417,16 @@ class Encoder:
         return Group(name=kinds[0][0], tiles=np.stack(tiles), targets=np.array(targets), ids=ids, labels=labels)
 
 
+def answer_weights(labels: np.ndarray) -> torch.Tensor:
+    """For each labelled token 2 / sqrt(length of its answer), 0 elsewhere; same shape as ``labels``."""
+    weights = np.zeros(labels.shape, dtype=np.float32)
+    for row, own in zip(weights, labels, strict=True):
+        inside = np.flatnonzero(own >= 0)
+        for answer in np.split(inside, np.flatnonzero(np.diff(inside) > 1) + 1):
+            row[answer] = 2 / max(1, len(answer)) ** 0.5
+    return torch.from_numpy(weights)
+
+
 def vision_batch(rng: random.Random) -> tuple[np.ndarray, np.ndarray]:
     """20 whole pictures and 15 receipt tiles, tiles and head targets."""
     tiles: list[np.ndarray] = []
@@ -516,8 +537,10 @@ class Trainer:
         targets = torch.from_numpy(labels)[:, 1:]
         wanted = targets >= 0
         logits = self.model.lm_head(hidden[:, :-1][wanted])
-        loss = nn.functional.cross_entropy(logits, targets[wanted], reduction="sum") / total
-        return loss, (logits.argmax(-1) == targets[wanted]).float().mean().item()
+        # By the root of the answer's length: else a list of four pictures drowns "Image 2.".
+        weights = answer_weights(labels)[:, 1:][wanted]
+        losses = nn.functional.cross_entropy(logits, targets[wanted], reduction="none")
+        return (losses * weights).sum() / total, (logits.argmax(-1) == targets[wanted]).float().mean().item()
 
     def joint_step(self, rng: random.Random) -> dict[str, float]:
         """Everything at once; the heads keep the visual tokens telling."""

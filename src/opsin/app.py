@@ -19,6 +19,7 @@ from opsin.gateway.auth import Auth
 from opsin.gateway.chat import ChatService
 from opsin.gateway.prepare import MessagePreparer, Preparer, Renderer, TokenPreparer
 from opsin.gateway.routes import Gateway
+from opsin.gateway.served import ServedModels
 from opsin.media.loader import MediaLoader
 from opsin.media.pool import RenderPool
 from opsin.models.card import GenerationDefaults, ModelCard, load_card
@@ -26,7 +27,6 @@ from opsin.models.hub import resolve
 from opsin.prompt.build import PromptBuilder
 from opsin.prompt.template import ChatTemplate
 from opsin.prompt.tokenizer import Detokenizer, Tokenizer
-from opsin.protocol.response import ModelObject, now
 from opsin.settings import DEMO_MODEL, EngineKind, Settings
 from opsin.telemetry.metrics import Metrics
 from opsin.testing.delays import DelayedEngine, DelayedLoader, DelayedRenderer
@@ -59,6 +59,8 @@ class Application:
         await self.renderer.start()
         await self.gateway.engine.start()
         capabilities = self.gateway.engine.capabilities()
+        if capabilities.model_name is not None:
+            self.gateway.models.adopt(capabilities.model_name, capabilities.max_model_len)
         if capabilities.load_time_s is not None:
             self.gateway.metrics.load_time.set(capabilities.load_time_s)
 
@@ -123,8 +125,7 @@ def build(settings: Settings) -> Application:
         case EngineKind.UPSTREAM:
             if settings.upstream is None:
                 raise ConfigError("engine 'upstream' needs --upstream URL")
-            name = settings.upstream.model or "upstream"
-            return _with_chat_engine(settings, renderer, UpstreamEngine(settings.upstream), name)
+            return _with_chat_engine(settings, renderer, UpstreamEngine(settings.upstream), "upstream")
         case EngineKind.FAKE:
             fake = settings.fake.model_copy(update={"input": InputKind.MESSAGES})
             return _with_chat_engine(settings, renderer, FakeEngine(fake), "fake")
@@ -163,15 +164,21 @@ def _with_local_engine(settings: Settings, renderer: RenderPool) -> Application:
         metrics=metrics,
         max_model_len=max_model_len,
     )
-    served = _Served(settings.model, card.revision, max_model_len, card.generation)
-    return _assemble(settings, renderer, engine, preparer, metrics, served)
+    models = ServedModels(
+        settings.served_model_name or (settings.model,),
+        root=settings.model,
+        revision=card.revision,
+        max_model_len=max_model_len,
+    )
+    return _assemble(settings, renderer, engine, preparer, metrics, models, card.generation)
 
 
 def _with_chat_engine(settings: Settings, renderer: RenderPool, engine: Engine, name: str) -> Application:
     engine = _delayed_engine(settings, engine)
     metrics = _metrics(engine)
     preparer = MessagePreparer(renderer=_delayed_renderer(settings, renderer), metrics=metrics)
-    return _assemble(settings, renderer, engine, preparer, metrics, _Served(name, None, None, GenerationDefaults()))
+    models = ServedModels(settings.served_model_name, root=name, revision=None, max_model_len=None)
+    return _assemble(settings, renderer, engine, preparer, metrics, models, GenerationDefaults())
 
 
 def _per_channel(values: tuple[float, ...] | None, default: tuple[float, float, float]) -> tuple[float, float, float]:
@@ -182,36 +189,31 @@ def _per_channel(values: tuple[float, ...] | None, default: tuple[float, float, 
     return values[0], values[1], values[2]
 
 
-@dataclass(frozen=True, slots=True)
-class _Served:
-    name: str
-    revision: str | None
-    max_model_len: int | None
-    defaults: GenerationDefaults
-
-
 def _assemble(
-    settings: Settings, renderer: RenderPool, engine: Engine, preparer: Preparer, metrics: Metrics, served: _Served
+    settings: Settings,
+    renderer: RenderPool,
+    engine: Engine,
+    preparer: Preparer,
+    metrics: Metrics,
+    models: ServedModels,
+    defaults: GenerationDefaults,
 ) -> Application:
-    names = settings.served_model_name or (served.name,)
     loader = MediaLoader(settings.media)
     load_delay = settings.inject_delay_s.get(Stage.MEDIA_LOAD)
     chat = ChatService(
-        model_names=names,
         engine=engine,
         loader=DelayedLoader(loader, load_delay) if load_delay else loader,
         preparer=preparer,
-        admission=Admission(settings.gateway.max_requests),
         scopes=Scopes(),
-        defaults=served.defaults,
+        defaults=defaults,
         metrics=metrics,
     )
-    models = tuple(ModelObject(name, now(), served.revision, served.name, served.max_model_len) for name in names)
     gateway = Gateway(
         chat=chat,
         engine=engine,
         auth=Auth(settings.gateway.api_key),
         models=models,
+        admission=Admission(settings.gateway.max_requests),
         metrics=metrics,
         max_body_bytes=settings.gateway.max_body_bytes,
     )

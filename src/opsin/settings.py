@@ -5,11 +5,18 @@ Composes the configuration of each package; nothing below this file reads the en
 
 from __future__ import annotations
 
+import tomllib
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, ValidationError
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+    TomlConfigSettingsSource,
+)
 
 from opsin.core.errors import ConfigError
 from opsin.core.stages import Stage
@@ -45,7 +52,7 @@ class Settings(BaseSettings):
     )
     served_model_name: tuple[str, ...] = ()
     engine: EngineKind = EngineKind.LOCAL
-    log_level: str = "info"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
     gateway: GatewayConfig = GatewayConfig()
     media: MediaConfig = MediaConfig()
     local: LocalOptions = LocalOptions()
@@ -82,3 +89,7 @@ def load_settings(flags: dict[str, Any]) -> Settings:
             for problem in error.errors(include_url=False, include_input=False)
         ]
         raise ConfigError("these settings are wrong:\n" + "\n".join(lines)) from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"opsin.toml is not TOML: {error}") from None
+    except SettingsError as error:
+        raise ConfigError(f"an OPSIN_ variable cannot be read: {error}") from None

@@ -6,6 +6,7 @@ import itertools
 import random
 import statistics
 import time
+from typing import Any
 
 from openai import OpenAI
 
@@ -41,7 +42,7 @@ def test_swapping_two_pictures_swaps_the_answer(client: OpenAI) -> None:
 
 def _changed_pair(rng: random.Random) -> tuple[Scene, ...]:
     while True:
-        scenes = several(rng, 2, split=True, num_turns=1, first_task="changed").scenes
+        scenes = several(rng, 2, split=True, turn_tasks=("changed",)).scenes
         if describe_change(scenes[0], scenes[1], "en") != "Nothing changed.":
             return scenes
 
@@ -71,11 +72,11 @@ def test_a_second_turn_knows_the_picture_of_the_first(client: OpenAI) -> None:
 
 
 def test_a_stream_comes_token_by_token(client: OpenAI) -> None:
-    messages = about(list(several(fresh_rng(), 3, split=False, num_turns=1).scenes), "Describe the images in order.")
+    messages = about(list(several(fresh_rng(), 3, split=False).scenes), "Describe the images in order.")
     arrivals: list[float] = []
     roles: list[str | None] = []
-    finished = None
-    stream = client.chat.completions.create(model="demo", messages=messages, max_tokens=96, temperature=0, stream=True)  # type: ignore[call-overload]
+    finished: Any = None
+    stream = complete(client, messages, stream=True)
     for chunk in stream:
         (choice,) = chunk.choices
         if choice.delta.content:
@@ -96,9 +97,8 @@ def test_a_stream_comes_token_by_token(client: OpenAI) -> None:
 
 def test_usage_comes_only_when_asked_for(client: OpenAI) -> None:
     conversation = to_openai(held_out(fresh_rng(), "shape", "en"))
-    options = {"model": "demo", "messages": conversation, "max_tokens": 8, "stream": True}
-    plain = list(client.chat.completions.create(**options))  # type: ignore[call-overload]
+    plain = list(complete(client, conversation, stream=True, max_tokens=8))
     assert all(len(chunk.choices) == 1 and chunk.usage is None for chunk in plain)
-    counted = list(client.chat.completions.create(**options, stream_options={"include_usage": True}))  # type: ignore[call-overload]
+    counted = list(complete(client, conversation, stream=True, stream_options={"include_usage": True}))
     assert counted[-1].choices == []
     assert counted[-1].usage.prompt_tokens_details.image_tokens in (16, 80)

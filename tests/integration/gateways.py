@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -39,7 +39,7 @@ class Served:
 
 
 @asynccontextmanager
-async def gateway(**flags: Any) -> AsyncIterator[Served]:
+async def gateway(**flags: Any) -> AsyncGenerator[Served]:
     """Starts application and listener, and ends both."""
     application = build(load_settings({"engine": "fake", **flags}))
     listener = Listener(

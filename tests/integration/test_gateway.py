@@ -11,6 +11,9 @@ from openai import AsyncOpenAI, AuthenticationError
 from opsin.core.errors import ConfigError
 from opsin.gateway.auth import check_exposure
 from opsin.gateway.config import GatewayConfig
+from opsin.settings import load_settings
+from opsin.testing.scripted_upstream import ScriptedUpstream
+from opsin.testing.scripted_upstream import serve as scripted
 from tests.corpus.bodies import image_body, text_body
 from tests.corpus.pictures import data_url, good_pictures
 from tests.integration.gateways import Served, gateway
@@ -154,3 +157,32 @@ async def test_a_compressed_body_is_refused() -> None:
         headers = {"content-encoding": "gzip"}
         async with served.http.post(f"{served.url}/v1/chat/completions", data=b"\x1f\x8b", headers=headers) as response:
             assert (await response.json())["error"]["code"] == "unsupported_content_encoding"
+
+
+async def test_a_client_that_leaves_during_upload_is_not_our_error() -> None:
+    async with gateway() as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(served.url.rsplit(":", 1)[1]))
+        writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")
+        await writer.drain()
+        writer.close()
+        await asyncio.sleep(0.2)
+        async with served.http.get(f"{served.url}/metrics") as response:
+            assert "internal_error" not in await response.text()
+        assert reader.at_eof() or not await reader.read()
+
+
+async def test_an_upstreams_own_model_name_is_served() -> None:
+    async with (
+        scripted(ScriptedUpstream(model="their-model")) as url,
+        gateway(engine="upstream", upstream={"url": url}) as served,
+    ):
+        async with served.http.get(f"{served.url}/v1/models") as response:
+            assert [model["id"] for model in (await response.json())["data"]] == ["their-model"]
+        assert (await served.chat(model="their-model"))[0] == 200
+        assert (await served.chat(model="other"))[0] == 404
+
+
+@pytest.mark.parametrize("key", ["", " k ", "cl\u00e9", "two words"])
+def test_a_key_that_no_header_carries_is_refused_at_start(key: str) -> None:
+    with pytest.raises(ConfigError, match="api_key"):
+        load_settings({"gateway": {"api_key": key}})

@@ -23,10 +23,13 @@ def parser() -> argparse.ArgumentParser:
     ask_parser = commands.add_parser("ask", help="ask one question about pictures")
     ask_parser.add_argument("_words", nargs="+", metavar="PICTURE… QUESTION", help="picture files, then the question")
     ask_parser.add_argument("--model", dest="model", default=argparse.SUPPRESS, help="folder or hub id; default demo")
-    ask_parser.add_argument("--url", dest="_url", help="ask a running server instead of loading a model")
+    ask_parser.add_argument(
+        "--url", dest="upstream.url", default=argparse.SUPPRESS, help="ask a running server instead of loading a model"
+    )
+    ask_parser.add_argument("--api-key", dest="upstream.api_key", default=argparse.SUPPRESS, help="key for that server")
     ask_parser.add_argument("--detail", dest="_detail", default="auto", choices=["auto", "low", "high", "original"])
     ask_parser.add_argument("--max-tokens", dest="_max_tokens", type=int, default=256)
-    ask_parser.add_argument("--json", dest="_json", action="store_true", help="print the server's JSON answer")
+    ask_parser.add_argument("--json", dest="_json", action="store_true", help="print the whole answer as JSON")
     add_model_flags(ask_parser)
     tokens_parser = commands.add_parser("tokens", help="visual tokens of pictures, from their headers alone")
     tokens_parser.add_argument("_pictures", nargs="+", metavar="PICTURE")

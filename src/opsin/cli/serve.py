@@ -6,15 +6,17 @@ import argparse
 import asyncio
 import logging
 import signal
+import socket
 import sys
 from typing import Any
 
 import uvicorn
 import uvloop
 from rich.console import Console
+from rich.markup import escape
 
 from opsin.app import Application, build
-from opsin.core.errors import OpsinError
+from opsin.core.errors import ConfigError, OpsinError
 from opsin.gateway.auth import check_exposure
 from opsin.gateway.listener import Listener
 from opsin.gateway.routes import create_app
@@ -38,11 +40,10 @@ def run(args: argparse.Namespace, flags: dict[str, Any]) -> int:
 
 async def _serve(settings: Settings) -> int:
     application = build(settings)
+    listening = _bind(settings.gateway.host, settings.gateway.port)
     listener = Listener(
         uvicorn.Config(
             create_app(application.gateway),
-            host=settings.gateway.host,
-            port=settings.gateway.port,
             access_log=False,
             log_level="warning",
             lifespan="off",
@@ -52,29 +53,47 @@ async def _serve(settings: Settings) -> int:
     )
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, listener.handle_exit, number, None)
+        loop.add_signal_handler(number, _stop, number, listener, application)
     starting = asyncio.create_task(_start(application, listener, settings))
     try:
-        await listener.serve()
+        await listener.serve(sockets=[listening])
         return 0 if not starting.done() or starting.result() else 1
     finally:
         starting.cancel()
         await asyncio.wait({starting})
         await application.close()
+        listening.close()
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        raise ConfigError(f"cannot listen on {host} port {port}: {error.strerror}") from None
+
+
+def _stop(number: int, listener: Listener, application: Application) -> None:
+    """Drains; what still runs shortly before the end of it is answered by the closing engine, not cut off."""
+    listener.handle_exit(number, None)
+    loop = asyncio.get_running_loop()
+    loop.call_later(DRAIN_SECONDS - 2, lambda: loop.create_task(application.gateway.engine.close()))
 
 
 async def _start(application: Application, listener: Listener, settings: Settings) -> bool:
     """Starts the engine with a sign of life on the terminal; False, and no server, if it cannot start."""
-    console = Console(stderr=True)
+    console = Console(stderr=True, markup=False)
     try:
-        with console.status(f"loading {settings.model} …"):
+        with console.status(f"loading {escape(settings.model)} …"):
             await application.start()
             await listener.listening.wait()
-    except OpsinError as error:
-        print(f"opsin: {error.message}", file=sys.stderr)
+    except Exception as error:  # the border of the start: whatever failed, no dead server stays behind
+        if not isinstance(error, OpsinError):
+            logger.exception("the start failed")
+        print(f"opsin: {error}", file=sys.stderr)
         listener.should_exit = True
         return False
-    device = application.gateway.engine.capabilities().device
-    name = application.gateway.models[0].id
-    console.print(f"serving [bold]{name}[/] on http://{settings.gateway.host}:{listener.port} ({device or 'upstream'})")
+    device = application.gateway.engine.capabilities().device or "upstream"
+    host = f"[{settings.gateway.host}]" if ":" in settings.gateway.host else settings.gateway.host
+    console.print(f"serving {application.gateway.models.default} on http://{host}:{listener.port} ({device})")
     return True

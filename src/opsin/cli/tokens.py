@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from opsin.app import load_vision
@@ -20,23 +21,23 @@ from opsin.vision.plan import VisionPlan
 def run(args: argparse.Namespace, flags: dict[str, Any]) -> int:
     """Prints tiles and image tokens of each picture; returns the exit status."""
     settings = load_settings(flags)
-    card, family = load_vision(settings)
+    _, family = load_vision(settings)
     loader = MediaLoader(settings.media)
-    plans = {
-        name: family.plan(loader.load_file(Path(name), name).header.upright, Detail(args._detail))
+    plans = [
+        (name, family.plan(loader.load_file(Path(name), name).header.upright, Detail(args._detail)))
         for name in args._pictures
-    }
-    total = sum(plan.image_tokens for plan in plans.values())
+    ]
+    total = sum(plan.image_tokens for _, plan in plans)
     if args._json:
-        pictures = [{"picture": name, **_row(plan)} for name, plan in plans.items()]
-        print(json.dumps({"model": card.model_id, "pictures": pictures, "image_tokens": total}))
+        pictures = [{"picture": name, **_row(plan)} for name, plan in plans]
+        print(json.dumps({"model": settings.model, "pictures": pictures, "image_tokens": total}))
         return 0
     table = Table("picture", "size", "used", "tiles", "image tokens")
-    for name, plan in plans.items():
+    for name, plan in plans:
         row = _row(plan)
-        table.add_row(name, str(row["size"]), str(row["used"]), str(row["tiles"]), str(row["image_tokens"]))
+        table.add_row(escape(name), str(row["size"]), str(row["used"]), str(row["tiles"]), str(row["image_tokens"]))
     table.add_section()
-    table.add_row("total", "", "", str(sum(plan.num_tiles for plan in plans.values())), str(total))
+    table.add_row("total", "", "", str(sum(plan.num_tiles for _, plan in plans)), str(total))
     Console().print(table)
     return 0
 

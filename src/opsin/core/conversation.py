@@ -52,6 +52,11 @@ class Conversation:
 
     messages: tuple[Message, ...]
 
+    @property
+    def num_chars(self) -> int:
+        """Characters of all texts."""
+        return sum(len(part.text) for message in self.messages for part in message.parts if isinstance(part, TextPart))
+
     def media(self) -> Iterator[MediaRef]:
         """Every picture, in prompt order."""
         for message in self.messages:

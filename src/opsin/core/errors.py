@@ -13,6 +13,7 @@
     ├── Unauthorized 401, NotFound 404, MethodNotAllowed 405
     ├── Overloaded 503         admission: try again later
     └── EngineError 503        the engine died, is loading, ran out of memory, or answered nonsense
+        └── EngineFault 500    a bug of ours in the engine: sending the request again cannot help
 
 An error carries its status, its OpenAI ``type`` and ``code``, the request field it concerns and whether a retry can
 help. Official SDKs retry 408, 409, 429 and 5xx by themselves, so bad media never gets one of those. Messages name the
@@ -165,3 +166,12 @@ class EngineError(OpsinError):
     type = "engine_error"
     default_code = "engine_unavailable"
     retryable = True
+
+
+class EngineFault(EngineError):
+    """The engine failed on this request in a way that nobody foresaw; its log has the traceback."""
+
+    status = 500
+    type = "server_error"
+    default_code = "engine_internal_error"
+    retryable = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -56,7 +56,7 @@ class Stopwatch:
         self._stages_s: dict[Stage, float] = {}
 
     @contextmanager
-    def stage(self, stage: Stage) -> Iterator[None]:
+    def stage(self, stage: Stage) -> Generator[None]:
         """Adds the wall time of the block to ``stage``; work done in parallel inside the block counts once."""
         start = time.monotonic()
         try:

@@ -6,7 +6,7 @@ import argparse
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -85,7 +85,7 @@ QUESTIONS = (
 
 
 @contextmanager
-def server() -> Iterator[str]:
+def server() -> Generator[str]:
     """``opsin serve`` on a free port; yields its base URL."""
     command = [sys.executable, "-m", "opsin", "serve", "--port", "0", "--log-level", "warning"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)  # noqa: S603 - our own interpreter

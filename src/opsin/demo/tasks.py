@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 LANGUAGES = ("en", "ko")
 
-_SHAPE_KO = dict(zip(SHAPES, ("원", "사각형", "삼각형", "별", "십자가", "고리"), strict=True))
+_SHAPE_KO: dict[str, str] = dict(zip(SHAPES, ("원", "사각형", "삼각형", "별", "십자가", "고리"), strict=True))
 _COLOUR_KO = dict(zip(COLOURS, ("빨간색", "초록색", "파란색", "노란색", "보라색", "주황색", "검은색"), strict=True))
 _CELL_KO = dict(
     zip(
@@ -469,28 +469,26 @@ def several(
     count: int,
     *,
     split: bool,
-    num_turns: int,
     language: str | None = None,
-    first_task: str | None = None,
+    turn_tasks: tuple[str, ...] | None = None,
     source: Source = Source(),
 ) -> Conversation:
-    """Two to four pictures in order; two pictures differ in one thing when the question is what changed."""
+    """Two to four pictures in order, with one question for each of ``turn_tasks`` (None: three at random).
+
+    Two pictures differ in one thing when the first question is what changed.
+    """
     language = language or rng.choice(LANGUAGES)
-    tasks = ["which", "order", "named"]
-    rng.shuffle(tasks)
-    if first_task is None:
-        first_task = "changed" if count == 2 and rng.random() < 0.6 else tasks[0]
-    tasks = [first_task, *(task for task in tasks if task != first_task)]
+    if turn_tasks is None:
+        asks_change = count == 2 and rng.random() < 0.6
+        turn_tasks = ("changed", "order", "named") if asks_change else tuple(rng.sample(("which", "order", "named"), 3))
     scenes = _distinct_scenes(rng, count, source)
-    if first_task == "changed":
+    if turn_tasks[0] == "changed":
         scenes = (scenes[0], source.change(rng, scenes[0]))
-        tasks = ["changed", "order", "named"]
-    turns = tuple(_SEVERAL[task](rng, scenes, language) for task in tasks[:num_turns])
     return Conversation(
         scenes=tuple(scenes),
         labels=rng.choice(("before", "before", "after", "none")),
         question_first=rng.random() < 0.25,
-        turns=turns,
+        turns=tuple(_SEVERAL[task](rng, scenes, language) for task in turn_tasks),
         split=split,
     )
 
@@ -530,9 +528,9 @@ def held_out(rng: random.Random, task: str, language: str) -> Conversation:
         case "second_turn":
             return single(rng, random_scene(rng), split=split, num_turns=2, language=language)
         case "changed":
-            return several(rng, 2, split=split, num_turns=1, language=language, first_task=task)
+            return several(rng, 2, split=split, language=language, turn_tasks=(task,))
         case _:
-            return several(rng, rng.randint(2, 4), split=split, num_turns=1, language=language, first_task=task)
+            return several(rng, rng.randint(2, 4), split=split, language=language, turn_tasks=(task,))
 
 
 EVALUATED = (

@@ -155,6 +155,7 @@ class Capabilities:
     stages: frozenset[Stage]  # the stages it reports
     reports_cache: bool  # reserve() tells hits and misses of vision features
     reports_kv: bool  # stats() tells what the KV cache holds
+    model_name: str | None = None  # an upstream's own name for the model, known after start()
     load_time_s: float | None = None
     device: str | None = None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 from opsin.core.errors import Overloaded
@@ -16,7 +16,7 @@ class Admission:
         self._in_progress = 0
 
     @contextmanager
-    def admit(self) -> Iterator[None]:
+    def admit(self) -> Generator[None]:
         """Holds one place while the block runs.
 
         Raises:

@@ -1,6 +1,6 @@
-"""One chat request, from body to token deltas: the path of ``ARCHITECTURE.md``, each stage entered once, in order.
+"""One chat request, from validated body to token deltas, each stage entered once, in order.
 
-admission → parse → media.load → prepare (plan, budget, reserve, render, build) → engine.submit → deltas
+media.load → prepare (plan, budget, reserve, render, build) → engine.submit → deltas
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Protocol
 
 from opsin.cache.keys import Scopes
 from opsin.core.conversation import MediaRef
-from opsin.core.errors import EngineError, NotFound, OpsinError
+from opsin.core.errors import EngineError, InvalidRequest, OpsinError
 from opsin.core.stages import Stage, Stopwatch, Timeline
 from opsin.engine.api import (
     Delta,
@@ -25,7 +25,6 @@ from opsin.engine.api import (
     StreamEvent,
     Usage,
 )
-from opsin.gateway.admission import Admission
 from opsin.gateway.prepare import Preparer
 from opsin.media.types import MediaBytes
 from opsin.models.card import GenerationDefaults
@@ -59,20 +58,16 @@ class ChatService:
     def __init__(
         self,
         *,
-        model_names: tuple[str, ...],
         engine: Engine,
         loader: Loader,
         preparer: Preparer,
-        admission: Admission,
         scopes: Scopes,
         defaults: GenerationDefaults,
         metrics: Metrics,
     ) -> None:
-        self._model_names = model_names
         self._engine = engine
         self._loader = loader
         self._preparer = preparer
-        self._admission = admission
         self._scopes = scopes
         self._defaults = defaults
         self._metrics = metrics
@@ -86,10 +81,8 @@ class ChatService:
             OpsinError: before the first event or in place of any later one; exactly once.
         """
         watch = Stopwatch()
-        self._check_model(request.model)
         self._check_ready()
         async with AsyncExitStack() as held:
-            held.enter_context(self._admission.admit())
             scope = self._scopes.of(tenant)
             conversation = to_conversation(request)
             held.push_async_callback(self._engine.release, request_id)
@@ -111,20 +104,17 @@ class ChatService:
             async for event in self._watched(events, watch):
                 yield event
 
-    def _check_model(self, name: str | None) -> None:
-        if name is not None and name not in self._model_names:
-            raise NotFound(
-                f"there is no such model here; served: {', '.join(self._model_names)}",
-                code="model_not_found",
-                param="model",
-            )
-
     def _check_ready(self) -> None:
         reason = self._engine.unready_reason()
         if reason is not None:
             raise EngineError(reason, retry_after_s=2)
 
     def _sampling(self, request: ChatCompletionRequest, max_tokens: int | None) -> SamplingParams:
+        if max_tokens is not None and request.min_tokens > max_tokens:
+            raise InvalidRequest(
+                f"'min_tokens' is {request.min_tokens}, but only {max_tokens} output tokens are left",
+                param="min_tokens",
+            )
         defaults = self._defaults
         top_k = request.top_k if request.top_k is not None else defaults.top_k
         return SamplingParams(

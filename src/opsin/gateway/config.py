@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+import re
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
 
 class GatewayConfig(BaseModel):
@@ -16,3 +18,11 @@ class GatewayConfig(BaseModel):
     no_auth: bool = Field(default=False, description="serve on a public address without a key, on purpose")
     max_body_bytes: int = Field(default=32 * 2**20, ge=1024, description="request body, counted while reading")
     max_requests: int = Field(default=256, ge=1, description="requests in progress; one more is answered 503")
+
+    @field_validator("api_key")
+    @classmethod
+    def _sendable(cls, key: SecretStr | None) -> SecretStr | None:
+        """A key that no header can carry, an empty one above all, would lock out everyone or no one."""
+        if key is not None and not re.fullmatch(r"[\x21-\x7e]+", key.get_secret_value()):
+            raise ValueError("must be visible ASCII characters without spaces, at least one")
+        return key

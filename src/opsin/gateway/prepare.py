@@ -21,6 +21,9 @@ from opsin.prompt.build import PromptBuilder
 from opsin.telemetry.metrics import Metrics
 from opsin.vision.plan import Family, RenderRecipe, VisionPlan
 
+LONG_TEXT_CHARS = 8192
+"""Longer texts are tokenised beside the event loop; the hop costs more than tokenising a short one."""
+
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
@@ -94,22 +97,36 @@ class TokenPreparer:
             self._family.plan(picture.header.upright, detail) for picture, detail in zip(media, details, strict=True)
         ]
         image_tokens = sum(plan.image_tokens for plan in plans)
-        self._check_fit(image_tokens, image_tokens, max_tokens)
+        num_chars = conversation.num_chars
+        self._refuse_early(self._builder.least_tokens(num_chars), image_tokens)
         keys = [self._keys.key(scope, picture.sha256, plan) for picture, plan in zip(media, plans, strict=True)]
         reservation = await self._engine.reserve(request_id, keys)
         self._count_lookups(keys, reservation.leased)
         pictures = await self._render(media, plans, keys, reservation.leased)
-        prompt = self._builder.build(conversation, plans)
-        room = self._check_fit(len(prompt.ids), image_tokens, max_tokens)
+        if num_chars > LONG_TEXT_CHARS:
+            prompt = await asyncio.to_thread(self._builder.build, conversation, plans)
+        else:
+            prompt = self._builder.build(conversation, plans)
+        room = self._room(len(prompt.ids), image_tokens, max_tokens)
         return Prepared(TokenPrompt(prompt.ids), pictures, max_tokens or room)
 
-    def _check_fit(self, prompt_tokens: int, image_tokens: int, max_tokens: int | None) -> int:
-        """Returns the tokens that the context leaves for output."""
+    def _refuse_early(self, text_tokens: int, image_tokens: int) -> None:
+        """Before anything is rendered or tokenised: what cannot fit however the text is tokenised."""
+        if text_tokens + image_tokens >= self._max_model_len:
+            raise ContextLengthExceeded(
+                f"the prompt has at least {text_tokens} text and exactly {image_tokens} image tokens, "
+                f"but max_model_len is {self._max_model_len}",
+                param="messages",
+            )
+
+    def _room(self, prompt_tokens: int, image_tokens: int, max_tokens: int | None) -> int:
+        """The tokens that the context leaves for output. Raises ContextLengthExceeded when they are too few."""
         room = self._max_model_len - prompt_tokens
-        if room < (max_tokens or 1):
+        wanted = max_tokens or 1
+        if room < wanted:
             raise ContextLengthExceeded(
                 f"the prompt has {prompt_tokens - image_tokens} text and {image_tokens} image tokens, and "
-                f"{max_tokens or 1} output tokens were asked for: {prompt_tokens + (max_tokens or 1)} in all, "
+                f"{wanted} output tokens were asked for: {prompt_tokens + wanted} in all, "
                 f"but max_model_len is {self._max_model_len}",
                 param="messages",
             )

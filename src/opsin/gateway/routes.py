@@ -5,30 +5,32 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from opsin import __version__
-from opsin.core.errors import NotFound, OpsinError
+from opsin.core.errors import OpsinError
 from opsin.core.ids import new_request_id, safe_client_id
 from opsin.engine.api import Engine
+from opsin.gateway.admission import Admission
 from opsin.gateway.auth import Auth
 from opsin.gateway.body import read_body
 from opsin.gateway.chat import AnswerEvent, ChatService, Done, count_outcome
 from opsin.gateway.docs import openapi, page
 from opsin.gateway.errors import as_opsin_error, on_http_exception, on_opsin_error, to_response
 from opsin.gateway.memory import observe_memory
-from opsin.gateway.streaming import server_timing, to_completion, to_events
+from opsin.gateway.served import ServedModels
+from opsin.gateway.streaming import EventStream, Outcome, server_timing, to_completion, to_events
 from opsin.protocol.request import parse_request
-from opsin.protocol.response import ModelList, ModelObject, encode
+from opsin.protocol.response import encode
 from opsin.telemetry.logs import fields
 from opsin.telemetry.metrics import Metrics
 
@@ -45,7 +47,8 @@ class Gateway:
     chat: ChatService
     engine: Engine
     auth: Auth
-    models: tuple[ModelObject, ...]
+    models: ServedModels
+    admission: Admission
     metrics: Metrics
     max_body_bytes: int
 
@@ -69,7 +72,9 @@ def create_app(gateway: Gateway) -> Starlette:
         Route("/docs", http.guarded(http.docs)),
         Route("/openapi.json", http.guarded(http.openapi)),
     ]
-    return Starlette(routes=routes, exception_handlers={HTTPException: on_http_exception, Exception: on_opsin_error})
+    app = Starlette(routes=routes, exception_handlers={HTTPException: on_http_exception, Exception: on_opsin_error})
+    app.router.redirect_slashes = False
+    return app
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +106,10 @@ class _Http:
         # The id is never the client's own: two clients may send the same.
         exchange = _Exchange(request, new_request_id(), time.monotonic())
         try:
-            response = await self._chat(exchange)
+            with ExitStack() as held:
+                response = await self._chat(exchange, held)
+        except ClientDisconnect:
+            response = self._gone(exchange)
         except Exception as caught:  # the border of a route: every request gets exactly one answer
             error = as_opsin_error(caught, exchange.id)
             self._log(exchange, error)
@@ -109,14 +117,15 @@ class _Http:
         response.headers["x-request-id"] = safe_client_id(request.headers.get("x-request-id")) or exchange.id
         return response
 
-    async def _chat(self, exchange: _Exchange) -> Response:
+    async def _chat(self, exchange: _Exchange, held: ExitStack) -> Response:
         gateway = self._gateway
         tenant = gateway.auth.tenant(exchange.http.headers.get("authorization"))
+        held.enter_context(gateway.admission.admit())
         chat = parse_request(await read_body(exchange.http, gateway.max_body_bytes))
+        model = gateway.models.check(chat.model)
         answer = gateway.chat.answer(chat, request_id=exchange.id, tenant=tenant)
-        model = chat.model or gateway.models[0].id
         if chat.stream:
-            return await self._stream(answer, exchange, model, include_usage=chat.include_usage)
+            return await self._stream(answer, exchange, model, held, include_usage=chat.include_usage)
         return await self._complete(answer, exchange, model)
 
     async def _complete(self, answer: Answer, exchange: _Exchange, model: str) -> Response:
@@ -129,32 +138,23 @@ class _Http:
         headers = {"server-timing": server_timing(done.timeline)}
         return Response(encode(completion), headers=headers, media_type="application/json")
 
-    async def _stream(self, answer: Answer, exchange: _Exchange, model: str, *, include_usage: bool) -> Response:
+    async def _stream(
+        self, answer: Answer, exchange: _Exchange, model: str, held: ExitStack, *, include_usage: bool
+    ) -> Response:
         # The first event decides between an HTTP error and a stream, so it is awaited before any header is sent.
         first = await _unless_gone(_first(answer), exchange.http)
         if first is None:
             return self._gone(exchange)
-        events = to_events(
-            self._logged(first, answer, exchange), request_id=exchange.id, model=model, include_usage=include_usage
-        )
-        headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
-        return StreamingResponse(events, headers=headers, media_type="text/event-stream")
+        outcome = Outcome()
+        kept = held.pop_all()
 
-    async def _logged(self, first: AnswerEvent, rest: Answer, exchange: _Exchange) -> AsyncIterator[AnswerEvent]:
-        """The whole stream again, closed and logged whatever happens to it."""
-        done = first if isinstance(first, Done) else None
-        error: OpsinError | None = None
-        try:
-            yield first
-            async for event in rest:
-                done = event if isinstance(event, Done) else done
-                yield event
-        except Exception as caught:  # the border of a stream
-            error = as_opsin_error(caught, exchange.id)
-            raise error from caught
-        finally:
-            await rest.aclose()
-            self._log(exchange, error, done)
+        async def end() -> None:
+            await answer.aclose()
+            kept.close()
+            self._log(exchange, outcome.error, outcome.done)
+
+        events = to_events(first, answer, outcome, request_id=exchange.id, model=model, include_usage=include_usage)
+        return EventStream(events, end)
 
     def _gone(self, exchange: _Exchange) -> Response:
         """For a client that left; nobody receives it."""
@@ -178,14 +178,11 @@ class _Http:
         )
 
     async def models(self, _: Request) -> Response:
-        return Response(encode(ModelList(list(self._gateway.models))), media_type="application/json")
+        return Response(encode(self._gateway.models.all()), media_type="application/json")
 
     async def model(self, request: Request) -> Response:
-        name = str(request.path_params["model"])
-        for model in self._gateway.models:
-            if model.id == name:
-                return Response(encode(model), media_type="application/json")
-        raise NotFound("there is no such model here", code="model_not_found", param="model")
+        model = self._gateway.models.get(str(request.path_params["model"]))
+        return Response(encode(model), media_type="application/json")
 
     async def health(self, _: Request) -> Response:
         return JSONResponse({"status": "ok"})

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from opsin.core.errors import OpsinError
 from opsin.core.stages import Timeline
 from opsin.engine.api import Delta, FinishReason
 from opsin.engine.api import Usage as EngineUsage
@@ -25,8 +29,6 @@ from opsin.protocol.response import (
     error_body,
     now,
 )
-
-logger = logging.getLogger(__name__)
 
 
 def to_usage(usage: EngineUsage) -> Usage | None:
@@ -58,22 +60,54 @@ def server_timing(timeline: Timeline) -> str:
     return ", ".join(f"{name.removesuffix('_ms')};dur={value}" for name, value in timeline.to_wire().items())
 
 
+@dataclass(slots=True)
+class Outcome:
+    """How a stream ended; neither is set when the client left."""
+
+    done: Done | None = None
+    error: OpsinError | None = None
+
+
 async def to_events(
-    answer: AsyncIterator[AnswerEvent], *, request_id: str, model: str, include_usage: bool
+    first: AnswerEvent,
+    rest: AsyncIterator[AnswerEvent],
+    outcome: Outcome,
+    *,
+    request_id: str,
+    model: str,
+    include_usage: bool,
 ) -> AsyncIterator[bytes]:
     """The events of a stream. An error after the first byte is an event of its own, and no ``[DONE]`` follows."""
     chunks = _Chunks(request_id, model)
+    event = first
     try:
-        async for event in answer:
-            if isinstance(event, Delta):
-                yield sse.event(chunks.delta(event.text))
-                continue
-            yield sse.event(chunks.finish(event.reason, event.timeline))
-            if include_usage:
-                yield sse.event(chunks.usage(event.usage))
-            yield sse.DONE
+        while isinstance(event, Delta):
+            yield sse.event(chunks.delta(event.text))
+            event = await anext(rest)
+        outcome.done = event
+        yield sse.event(chunks.finish(event.reason, event.timeline))
+        if include_usage:
+            yield sse.event(chunks.usage(event.usage))
+        yield sse.DONE
     except Exception as error:  # the border of a stream: whatever failed, the client gets one answer
-        yield sse.event(error_body(as_opsin_error(error, request_id)))
+        outcome.error = as_opsin_error(error, request_id)
+        yield sse.event(error_body(outcome.error))
+
+
+class EventStream(StreamingResponse):
+    """Server-sent events with an end that always comes: also for a client that left before the first byte."""
+
+    def __init__(self, events: AsyncIterator[bytes], end: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(
+            events, media_type="text/event-stream", headers={"cache-control": "no-cache", "x-accel-buffering": "no"}
+        )
+        self._end = end
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await self._end()
 
 
 class _Chunks:

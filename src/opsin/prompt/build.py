@@ -75,6 +75,10 @@ class PromptBuilder:
             text=prompt.text,
         )
 
+    def least_tokens(self, num_chars: int) -> int:
+        """Tokens that a text of so many characters takes at least; costs nothing, unlike counting them."""
+        return num_chars // self._tokenizer.max_token_chars
+
     def _tokenised(self, conversation: Conversation) -> _Tokenised:
         """Ids before slots are expanded, in the gentlest way that keeps text text.
 

@@ -22,6 +22,9 @@ class _AddedToken(msgspec.Struct):
     id: int
 
 
+_LONG_CHARS = 4096
+"""Longer texts go through the batch call, which lets other threads run meanwhile."""
+
 _MAX_PENDING = 16
 """Tokens kept for an incomplete character. UTF-8 needs 4; a longer run is garbage and must not grow without end."""
 
@@ -36,6 +39,8 @@ class Tokenizer:
         added = self._whole.get_added_tokens_decoder()
         self.added_tokens = tuple(token.content for token in added.values())
         self.added_token_ids = frozenset(added)
+        self.max_token_chars = max(map(len, self._plain.get_vocab(with_added_tokens=False)))
+        """No token stands for more characters of text than this."""
         self.special_token_ids = frozenset(token_id for token_id, token in added.items() if token.special)
 
     @classmethod
@@ -163,6 +168,8 @@ def _raw(value: object) -> msgspec.Raw:
 
 def _encode(tokenizer: RawTokenizer, text: str) -> list[int]:
     try:
+        if len(text) > _LONG_CHARS:
+            return tokenizer.encode_batch([text], add_special_tokens=False)[0].ids
         return tokenizer.encode(text, add_special_tokens=False).ids
     except TypeError as error:  # what the library says to lone surrogates
         raise InvalidRequest("text is not valid Unicode: it contains a lone surrogate") from error

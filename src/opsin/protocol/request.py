@@ -15,6 +15,8 @@ from opsin.core.errors import InvalidRequest, MediaError, UnsupportedParameter
 
 MAX_MESSAGES = 1024
 MAX_STOP = 16
+MAX_PARTS = 1024
+MAX_COUNT = 2**31 - 1
 
 
 class _Wire(BaseModel):
@@ -64,7 +66,8 @@ class ChatMessage(_Wire):
     role: Literal["system", "developer", "user", "assistant"]
     content: (
         Annotated[
-            Annotated[str, Tag("<string>")] | Annotated[list[ContentPart], Tag("<other>")], Discriminator(_is_string)
+            Annotated[str, Tag("<string>")] | Annotated[list[ContentPart], Field(max_length=MAX_PARTS), Tag("<other>")],
+            Discriminator(_is_string),
         ]
         | None
     ) = None
@@ -86,14 +89,14 @@ class ChatCompletionRequest(_Wire):
     messages: list[ChatMessage] = Field(min_length=1, max_length=MAX_MESSAGES)
     stream: bool = False
     stream_options: StreamOptions | None = None
-    max_tokens: int | None = Field(default=None, ge=1)
-    max_completion_tokens: int | None = Field(default=None, ge=1)
-    min_tokens: int = Field(default=0, ge=0)
+    max_tokens: int | None = Field(default=None, ge=1, le=MAX_COUNT)
+    max_completion_tokens: int | None = Field(default=None, ge=1, le=MAX_COUNT)
+    min_tokens: int = Field(default=0, ge=0, le=MAX_COUNT)
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(default=None, gt=0, le=1)
-    top_k: int | None = Field(default=None, ge=-1)
+    top_k: int | None = Field(default=None, ge=-1, le=MAX_COUNT)
     min_p: float | None = Field(default=None, ge=0, le=1)
-    repetition_penalty: float | None = Field(default=None, gt=0, le=10)
+    repetition_penalty: float | None = Field(default=None, ge=0.01, le=10)
     presence_penalty: float = Field(default=0.0, ge=-2, le=2)
     frequency_penalty: float = Field(default=0.0, ge=-2, le=2)
     seed: int | None = Field(default=None, ge=-(2**63), le=2**63 - 1)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 from PIL import Image, ImageChops
@@ -32,7 +33,8 @@ def test_every_task_gives_a_conversation_with_its_pictures_in_order(task: str, l
     rng = random.Random(task + language)
     for _ in range(20):
         conversation = held_out(rng, task, language)
-        parts = [part for message in conversation.messages() for part in message["content"]]  # type: ignore[attr-defined]
+        messages: list[Any] = conversation.messages()
+        parts: list[Any] = [part for message in messages for part in message["content"]]
         assert sum(part["type"] == "image" for part in parts) == len(conversation.scenes) >= 1
         assert all(turn.answer for turn in conversation.turns)
 

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
 
-from opsin.core.errors import ContextLengthExceeded, EngineError, OpsinError
+from opsin.core.errors import ContextLengthExceeded, EngineError, EngineFault, OpsinError
 from opsin.core.stages import Stage
 from opsin.engine.local.config import LocalEngineConfig
 from opsin.engine.local.feature_cache import FeatureCache
@@ -162,7 +162,7 @@ class EngineCore:
             self._fail(sequences, EngineError("the engine ran out of memory", code="engine_out_of_memory"))
         except Exception:
             logger.exception("a bug failed %d request(s)", len(sequences))
-            self._fail(sequences, EngineError("the engine failed on this request", code="engine_internal_error"))
+            self._fail(sequences, EngineFault("the engine failed on this request; its log has more"))
 
     def _fail(self, sequences: Seq[Sequence], error: OpsinError) -> None:
         for sequence in sequences:
@@ -200,7 +200,7 @@ class EngineCore:
         image_tokens = sum(picture.image_tokens for picture in submit.pictures)
         if not submit.prompt_ids or slots != image_tokens:
             logger.error("prompt of %d ids: %d slots, %d image tokens", len(submit.prompt_ids), slots, image_tokens)
-            raise EngineError("the prompt does not match its pictures", code="engine_internal_error")
+            raise EngineFault("the prompt does not match its pictures")
 
 
 def _ended(sequence: Sequence, reason: EndReason) -> Ended:

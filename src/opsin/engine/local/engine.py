@@ -276,8 +276,8 @@ class LocalEngine:
             raise EngineError("a request with this id is running", code="engine_duplicate_id")
         message = _to_submit(request)
         events: asyncio.Queue[_Event] = asyncio.Queue()
-        self._streams[request.id] = events
         worker.send(message)
+        self._streams[request.id] = events
         return events
 
     async def _stop(self, request_id: str, events: asyncio.Queue[_Event]) -> Ended | OpsinError:

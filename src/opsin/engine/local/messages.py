@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from opsin.core.errors import ConfigError, ContextLengthExceeded, EngineError, OpsinError
+from opsin.core.errors import ConfigError, ContextLengthExceeded, EngineError, EngineFault, OpsinError
 from opsin.core.stages import Stage
 from opsin.engine.api import FinishReason, SamplingParams
 
@@ -93,6 +93,7 @@ class ErrorKind(StrEnum):
     CONFIG = "config"
     CONTEXT_LENGTH = "context_length"
     ENGINE = "engine"
+    FAULT = "fault"
 
 
 class WireError(msgspec.Struct, frozen=True):
@@ -192,6 +193,7 @@ _ERRORS: dict[ErrorKind, type[OpsinError]] = {
     ErrorKind.CONFIG: ConfigError,
     ErrorKind.CONTEXT_LENGTH: ContextLengthExceeded,
     ErrorKind.ENGINE: EngineError,
+    ErrorKind.FAULT: EngineFault,
 }
 _KINDS = {error: kind for kind, error in _ERRORS.items()}
 _encoder = msgspec.msgpack.Encoder()

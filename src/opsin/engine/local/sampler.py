@@ -13,6 +13,9 @@ import torch
 
 from opsin.engine.api import SamplingParams
 
+GREEDY_BELOW = 1e-5
+"""A temperature under this is greedy, as in vLLM: scores divided by it leave the range of float32."""
+
 _BANNED = float("-inf")
 
 
@@ -34,7 +37,7 @@ class Sampler:
     def sample(self, logits: torch.Tensor, output_ids: Sequence[int]) -> int:
         """The next token, given logits (vocabulary,) and the tokens generated so far."""
         scores = self._penalised(logits.float(), output_ids)
-        if self._sampling.temperature == 0.0:
+        if self._sampling.temperature < GREEDY_BELOW:
             return int(scores.argmax())
         probabilities = self.distribution(scores)
         return int(torch.multinomial(probabilities, num_samples=1, generator=self._generator))
