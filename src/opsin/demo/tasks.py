@@ -263,6 +263,17 @@ def noun(scene: Scene, language: str) -> str:
             return f"{_COUNT_EN[scene.count]} {scene.colour} {plural}"
 
 
+def placed(scene: Scene, language: str) -> str:
+    """The noun phrase with the place of a single shape: ``"a red circle at the top"``, ``"위의 빨간색 원"``."""
+    what = noun(scene, language)
+    if not isinstance(scene, Objects) or scene.count != 1:
+        return what
+    where = CELLS[scene.cell]
+    if language == "ko":
+        return f"{_CELL_KO[where]}의 {what}"
+    return f"{what} in the center" if where == "center" else f"{what} at the {where}"
+
+
 def caption(scene: Scene, language: str, *, split: bool) -> str:
     """One sentence on one picture."""
     if isinstance(scene, Receipt):
@@ -271,15 +282,11 @@ def caption(scene: Scene, language: str, *, split: bool) -> str:
         return (
             f"A receipt with a total of {scene.total}." if language == "en" else f"합계가 {scene.total}인 영수증입니다."
         )
-    what = noun(scene, language)
-    where = CELLS[scene.cell] if isinstance(scene, Objects) and scene.count == 1 else None
-    if language == "ko":
-        place = f"{_CELL_KO[where]}에 " if where else ""
-        return f"{place}{_with_subject_particle(what)} 있습니다."
-    sentence = f"{what[0].upper()}{what[1:]}"
-    if where is None:
-        return f"{sentence}."
-    return f"{sentence} in the center." if where == "center" else f"{sentence} at the {where}."
+    if language == "en":
+        text = placed(scene, language)
+        return f"{text[0].upper()}{text[1:]}."
+    place = f"{_CELL_KO[CELLS[scene.cell]]}에 " if isinstance(scene, Objects) and scene.count == 1 else ""
+    return f"{place}{_with_subject_particle(noun(scene, language))} 있습니다."
 
 
 def answer(task: str, scene: Scene, language: str, *, split: bool) -> str:
@@ -396,32 +403,35 @@ def _other(rng: random.Random, values: Sequence[T], current: T) -> T:
 
 
 def describe_change(before: Scene, after: Scene, language: str) -> str:
-    """One sentence naming the attribute that differs, with both values in order."""
-    korean = language == "ko"
+    """One sentence: what there was, what there is, and at its end the attribute that differs.
+
+    The descriptions come first, so that a small model can look at them when it names the attribute.
+    """
+    attribute = _changed_attribute(before, after)
+    old, new = placed(before, language), placed(after, language)
+    if language == "ko":
+        ending = f"{_ATTRIBUTE_KO[attribute]} 바뀌었습니다." if attribute else "달라진 것이 없습니다."
+        return f"{old}에서 {_towards(new)} {ending}"
+    return f"From {old} to {new}: {f'the {attribute}' if attribute else 'nothing'} changed."
+
+
+_ATTRIBUTE_KO = {"number": "숫자가", "colour": "색이", "shape": "모양이", "count": "개수가", "position": "위치가"}
+
+
+def _changed_attribute(before: Scene, after: Scene) -> str | None:
     match before, after:
-        case Number(), Number() if before.value != after.value:
-            old, new, name = str(before.value), str(after.value), ("number", "숫자가")
-        case Objects(), Objects() if before.colour != after.colour:
-            old, new, name = before.colour, after.colour, ("colour", "색이")
-            if korean:
-                old, new = _COLOUR_KO[old], _COLOUR_KO[new]
-        case Objects(), Objects() if before.shape != after.shape:
-            old, new, name = before.shape, after.shape, ("shape", "모양이")
-            if korean:
-                old, new = _SHAPE_KO[old], _SHAPE_KO[new]
-        case Objects(), Objects() if before.count != after.count:
-            old, new, name = str(before.count), str(after.count), ("count", "개수가")
-            if korean:
-                old, new = f"{old}개", f"{new}개"
-        case Objects(count=1), Objects() if before.cell != after.cell:
-            old, new, name = CELLS[before.cell], CELLS[after.cell], ("position", "위치가")
-            if korean:
-                old, new = _CELL_KO[old], _CELL_KO[new]
+        case Number(), Number():
+            return "number" if before.value != after.value else None
+        case Objects(), Objects():
+            if before.colour != after.colour:
+                return "colour"
+            if before.shape != after.shape:
+                return "shape"
+            if before.count != after.count:
+                return "count"
+            return "position" if before.count == 1 and before.cell != after.cell else None
         case _:
-            return "달라진 것이 없습니다." if korean else "Nothing changed."
-    if korean:
-        return f"{name[1]} {old}에서 {_towards(new)} 바뀌었습니다."
-    return f"The {name[0]} changed from {old} to {new}."
+            return None
 
 
 def _changed_turn(rng: random.Random, scenes: tuple[Scene, ...], language: str) -> Turn:
@@ -433,12 +443,18 @@ def _which_turn(rng: random.Random, scenes: tuple[Scene, ...], language: str) ->
     what = noun(scenes[number], language)
     if language == "ko":
         what = _with_subject_particle(what)
-    return Turn("which", _ask(rng, "which", language).format(what=what), f"Image {number + 1}.")
+    # Up to the picture that was meant, so that a small model finds the answer in what it has said.
+    seen = _listed(scenes[: number + 1], language)
+    conclusion = f"It is Image {number + 1}." if language == "en" else f"Image {number + 1}입니다."
+    return Turn("which", _ask(rng, "which", language).format(what=what), f"{seen} {conclusion}")
+
+
+def _listed(scenes: Sequence[Scene], language: str) -> str:
+    return " ".join(f"Image {number}: {noun(scene, language)}." for number, scene in enumerate(scenes, 1))
 
 
 def _order_turn(rng: random.Random, scenes: tuple[Scene, ...], language: str) -> Turn:
-    parts = [f"Image {number}: {noun(scene, language)}." for number, scene in enumerate(scenes, 1)]
-    return Turn("order", _ask(rng, "order", language), " ".join(parts))
+    return Turn("order", _ask(rng, "order", language), _listed(scenes, language))
 
 
 def _named_turn(rng: random.Random, scenes: tuple[Scene, ...], language: str) -> Turn:

@@ -18,12 +18,13 @@ def _star(colour: str, count: int = 1, cell: int = 0) -> Objects:
 def test_captions_and_changes_by_hand() -> None:
     assert caption(_star("orange"), "en", split=False) == "An orange star at the top left."
     assert caption(_star("red", 3), "ko", split=False) == "빨간색 별 3개가 있습니다."
-    assert describe_change(_star("red"), _star("blue"), "en") == "The colour changed from red to blue."
+    blue = describe_change(_star("red"), _star("blue"), "en")
+    assert blue == "From a red star at the top left to a blue star at the top left: the colour changed."
     assert (
         describe_change(_star("red", cell=0), _star("red", cell=5), "ko")
-        == "위치가 왼쪽 위에서 오른쪽으로 바뀌었습니다."
+        == "왼쪽 위의 빨간색 별에서 오른쪽의 빨간색 별로 위치가 바뀌었습니다."
     )
-    assert describe_change(_star("red"), _star("red"), "ko") == "달라진 것이 없습니다."
+    assert describe_change(_star("red", 3), _star("red", 3), "en").endswith(": nothing changed.")
     assert noun(Number(7, "red", BACKGROUNDS[0], 1), "en") == "the number 7"
 
 
