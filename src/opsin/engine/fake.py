@@ -10,6 +10,7 @@ import asyncio
 import re
 import time
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -224,8 +225,9 @@ class FakeEngine:
     async def _sleep(self, seconds: float, cancelled: asyncio.Event) -> None:
         """Gives way even for 0 s, as a real engine would. Raises EngineError when cancelled meanwhile."""
         if seconds > 0:
-            await asyncio.wait((waiter := asyncio.ensure_future(cancelled.wait()),), timeout=seconds)
-            waiter.cancel()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await cancelled.wait()
         else:
             await asyncio.sleep(0)
         if cancelled.is_set():
