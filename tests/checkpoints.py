@@ -57,7 +57,8 @@ def smolvlm_256m(folder: Path) -> Path:
         pad_token_id=tokens.pad_token_id,
         tie_word_embeddings=False,
     )  # fmt: skip
-    model: Any = AutoModelForImageTextToText.from_config(config, dtype=torch.bfloat16)
+    from_config: Any = AutoModelForImageTextToText.from_config  # untyped in the library
+    model = from_config(config, dtype=torch.bfloat16)
     assert round(sum(parameter.numel() for parameter in model.parameters()) / 1e6, 1) == 256.5
     model.generation_config.eos_token_id = tokens.eos_token_id
     model.save_pretrained(folder)
