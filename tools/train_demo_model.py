@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
+from safetensors.torch import load_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import distributed, multiprocessing, nn
 from transformers import (
@@ -465,6 +466,9 @@ class Trainer:
         self.memory: dict[tuple[Scene, bool], tuple[torch.Tensor, str]] = {}
         self.step = 0
         self.seconds = 0.0
+        if args.start_from is not None:
+            self.model.load_state_dict(load_file(args.start_from / "model.safetensors"))
+            self.step = args.language_from
         if (args.work / "state.pt").exists():
             state = torch.load(args.work / "state.pt", weights_only=True)
             self.model.load_state_dict(state["model"])
@@ -495,7 +499,7 @@ class Trainer:
         self.processor.save_pretrained(out)
 
     def features(self, group: Group) -> torch.Tensor:
-        """Visual tokens of a group's tiles, (n, TOKENS_PER_TILE, WIDTH); a tile that no head knows takes no gradient."""
+        """Visual tokens of a group's tiles, (n, TOKENS_PER_TILE, WIDTH); no gradient for a tile that no head knows."""
         useful = torch.from_numpy(group.targets[:, 0] >= 0)
         if bool(useful.all()):
             return self.encode(group.tiles)
@@ -676,10 +680,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="where the finished model goes")
     parser.add_argument("--work", type=Path, required=True, help="state for resuming")
-    parser.add_argument("--minutes", type=float, default=110, help="training time, summed over resumed runs")
-    parser.add_argument("--vision-steps", type=int, default=700)
-    parser.add_argument("--language-from", type=int, default=3200, help="from here on vision is frozen")
-    parser.add_argument("--language-until", type=int, default=6000, help="from here on everything is trained again")
+    parser.add_argument("--start-from", type=Path, help="a finished model's folder, to go on in the language phase")
+    parser.add_argument("--minutes", type=float, default=128, help="training time, summed over resumed runs")
+    parser.add_argument("--vision-steps", type=int, default=1400)
+    parser.add_argument("--language-from", type=int, default=3400, help="from here on vision is frozen")
+    parser.add_argument("--language-until", type=int, default=5000, help="from here on everything is trained again")
     parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--save-every", type=int, default=200)
@@ -688,7 +693,8 @@ def main() -> None:
     args.work.mkdir(parents=True, exist_ok=True)
     (args.work / "rendezvous").unlink(missing_ok=True)
     if not (args.work / "processor").exists():
-        build_processor(args.seed).save_pretrained(args.work / "processor")
+        ready = Idefics3Processor.from_pretrained(args.start_from) if args.start_from else build_processor(args.seed)
+        ready.save_pretrained(args.work / "processor")
     multiprocessing.spawn(train, args=(args,), nprocs=args.processes)
 
 
