@@ -176,7 +176,8 @@ async def until_ready(engine: LocalEngine) -> None:
 
 
 def children() -> list[psutil.Process]:
-    return psutil.Process().children(recursive=True)
+    """Engine workers of this process; other tests may have servers, with workers of their own."""
+    return [child for child in psutil.Process().children() if "opsin.engine.local.worker" in child.cmdline()]
 
 
 @pytest.fixture(scope="module")

@@ -29,6 +29,9 @@ from opsin.settings import DEMO_MODEL, EngineKind, Settings, load_settings
 def run(args: argparse.Namespace, flags: dict[str, Any]) -> int:
     """Prints the answer as it comes; returns the exit status."""
     *pictures, question = args._words
+    if "upstream" in flags:
+        # Nobody asks a question of a server that is still to be started.
+        flags["upstream"]["ready_timeout_s"] = 5
     settings = load_settings(flags)
     loader = MediaLoader(settings.media)
     media = [loader.load_file(Path(name), name) for name in pictures]

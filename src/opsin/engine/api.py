@@ -47,6 +47,9 @@ class SamplingParams:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
+    left_open: frozenset[str] = (
+        frozenset()
+    )  # fields that the client did not set: an engine may have defaults of its own
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,9 @@ class Done:
 
 AnswerEvent = Delta | Done
 
+_WITH_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+"""Sampling fields for which a checkpoint may have values of its own."""
+
 
 class Loader(Protocol):
     """Loads the pictures of one request."""
@@ -132,6 +135,7 @@ class ChatService:
             max_tokens=max_tokens,
             min_tokens=request.min_tokens,
             ignore_eos=request.ignore_eos,
+            left_open=frozenset(name for name in _WITH_DEFAULTS if getattr(request, name) is None),
         )
 
     async def _watched(self, events: AsyncIterator[StreamEvent], watch: Stopwatch) -> AsyncIterator[AnswerEvent]:

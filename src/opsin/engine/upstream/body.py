@@ -29,8 +29,8 @@ class _Options(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     stream: bool = True
     stream_options: _StreamOptions = _StreamOptions()
-    temperature: float
-    top_p: float
+    temperature: float | UnsetType = UNSET
+    top_p: float | UnsetType = UNSET
     max_tokens: int | UnsetType = UNSET
     seed: int | UnsetType = UNSET
     stop: tuple[str, ...] | UnsetType = UNSET
@@ -56,8 +56,8 @@ def encode_body(request: GenerationRequest, model: str) -> bytes:
 def _options(sampling: SamplingParams, model: str) -> _Options:
     return _Options(
         model=model,
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
+        temperature=UNSET if "temperature" in sampling.left_open else sampling.temperature,
+        top_p=UNSET if "top_p" in sampling.left_open else sampling.top_p,
         max_tokens=_unless(sampling.max_tokens, None),
         seed=_unless(sampling.seed, None),
         stop=_unless(sampling.stop, ()),
