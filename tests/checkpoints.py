@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -57,8 +57,8 @@ def smolvlm_256m(folder: Path) -> Path:
         pad_token_id=tokens.pad_token_id,
         tie_word_embeddings=False,
     )  # fmt: skip
-    from_config: Any = AutoModelForImageTextToText.from_config  # untyped in the library
-    model = from_config(config, dtype=torch.bfloat16)
+    auto = cast("Any", AutoModelForImageTextToText)  # untyped in the library
+    model = auto.from_config(config, dtype=torch.bfloat16)
     assert round(sum(parameter.numel() for parameter in model.parameters()) / 1e6, 1) == 256.5
     model.generation_config.eos_token_id = tokens.eos_token_id
     model.save_pretrained(folder)
