@@ -47,7 +47,6 @@ class Application:
 
     gateway: Gateway
     renderer: RenderPool
-    loader: MediaLoader
 
     async def start(self) -> None:
         """Starts workers and engine.
@@ -217,7 +216,7 @@ def _assemble(
         metrics=metrics,
         max_body_bytes=settings.gateway.max_body_bytes,
     )
-    return Application(gateway, renderer, loader)
+    return Application(gateway, renderer)
 
 
 def _metrics(engine: Engine) -> Metrics:

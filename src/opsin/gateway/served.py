@@ -23,16 +23,21 @@ class ServedModels:
         self._max_model_len = max_model_len
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """The names that clients may ask for; without a choice of the operator, the model's own."""
+        return self._names or (self._root,)
+
+    @property
     def default(self) -> str:
         """The first name."""
-        return self._names[0] if self._names else self._root
+        return self.names[0]
 
     def check(self, name: str | None) -> str:
         """The name to answer under. Raises NotFound for one that is not served."""
-        if name is None or name in (self._names or (self._root,)):
+        if name is None or name in self.names:
             return name or self.default
         raise NotFound(
-            f"there is no such model here; served: {', '.join(self._names or (self._root,))}",
+            f"there is no such model here; served: {', '.join(self.names)}",
             code="model_not_found",
             param="model",
         )
@@ -43,4 +48,4 @@ class ServedModels:
 
     def all(self) -> ModelList:
         """Every name."""
-        return ModelList([self.get(name) for name in self._names or (self._root,)])
+        return ModelList([self.get(name) for name in self.names])
