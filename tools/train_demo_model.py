@@ -134,7 +134,7 @@ def build_model(tokenizer: PreTrainedTokenizerFast) -> Any:
         pad_token_id=tokenizer.pad_token_id,
         tie_word_embeddings=False,
     )  # fmt: skip
-    return AutoModelForImageTextToText.from_config(config, attn_implementation="eager")
+    return AutoModelForImageTextToText.from_config(config, attn_implementation="sdpa")
 
 
 def tiles_of(picture: Image.Image, *, split: bool, exact: bool = True) -> tuple[list[np.ndarray], int, int]:
@@ -228,8 +228,8 @@ class Pool:
     """A finite world, so that features of a frozen vision tower are computed once and used often."""
 
     name: str
-    scenes: int = 2000
-    split_scenes: int = 400
+    scenes: int = 6000
+    split_scenes: int = 600
     receipts: int = 600
     changes: int = 2
 
@@ -249,9 +249,11 @@ class Pool:
 
 
 LANGUAGE_GROUPS: tuple[tuple[tuple[str, int], ...], ...] = (
-    (("compact", 3),), (("several", 26),), (("receipt", 2), ("split", 1)), (("split_several", 4),),
+    (("compact", 3),), (("several", 27),), (("receipt", 2), ("split", 1)), (("split_several", 2),),
 )  # fmt: skip
 """One process's groups in one step with a frozen vision tower."""
+LANGUAGE_BATCH = 9
+"""Rows that share their padding."""
 
 
 def groups_of(step: int) -> tuple[tuple[tuple[str, int], ...], ...]:
@@ -466,9 +468,10 @@ class Trainer:
         self.memory: dict[tuple[Scene, bool], tuple[torch.Tensor, str]] = {}
         self.step = 0
         self.seconds = 0.0
+        self.first_step = 0
         if args.start_from is not None:
             self.model.load_state_dict(load_file(args.start_from / "model.safetensors"))
-            self.step = args.language_from
+            self.step = self.first_step = args.language_from
         if (args.work / "state.pt").exists():
             state = torch.load(args.work / "state.pt", weights_only=True)
             self.model.load_state_dict(state["model"])
@@ -521,7 +524,7 @@ class Trainer:
         args = self.args
         if self.step < args.vision_steps:
             return args.lr * min(1.0, (self.step + 1) / 100)
-        warm = min(1.0, (self.step - args.vision_steps + 1) / 150)
+        warm = min(1.0, (self.step - max(args.vision_steps, self.first_step) + 1) / 150)
         progress = min(1.0, self.seconds / (args.minutes * 60))
         return args.lr * warm * (0.04 + 0.96 * 0.5 * (1 + math.cos(math.pi * progress)))
 
@@ -565,28 +568,34 @@ class Trainer:
 
     def language_step(self, rng: random.Random) -> dict[str, float]:
         """The language model alone, on remembered features: three times as many conversations per second."""
-        batches = [self.remembered_group(kinds, rng) for kinds in LANGUAGE_GROUPS]
-        total = sum(int((labels >= 0).sum()) for _, _, labels in batches)
+        batches = [(kinds[0][0], batch) for kinds in LANGUAGE_GROUPS for batch in self.remembered_group(kinds, rng)]
+        total = sum(int((labels >= 0).sum()) for _, (_, _, labels) in batches)
         report = {"loss": 0.0}
-        for kinds, (features, ids, labels) in zip(LANGUAGE_GROUPS, batches, strict=True):
-            loss, report[f"tokens_{kinds[0][0]}"] = self.answer_loss(features, ids, labels, total)
+        for name, (features, ids, labels) in batches:
+            loss, report[f"tokens_{name}"] = self.answer_loss(features, ids, labels, total)
             loss.backward()
             report["loss"] += loss.item()
         return report
 
     def remembered_group(
         self, kinds: tuple[tuple[str, int], ...], rng: random.Random
-    ) -> tuple[torch.Tensor, np.ndarray, np.ndarray]:
-        """Returns features (tiles, TOKENS_PER_TILE, WIDTH), ids, labels."""
-        features: list[torch.Tensor] = []
-        rows: list[tuple[list[int], list[int]]] = []
+    ) -> list[tuple[torch.Tensor, np.ndarray, np.ndarray]]:
+        """Features (tiles, TOKENS_PER_TILE, WIDTH), ids, labels of batches of like length."""
+        rows: list[tuple[list[torch.Tensor], tuple[list[int], list[int]]]] = []
         for kind, count in kinds:
             for _ in range(count):
                 conversation = random_conversation(rng, kind, self.pool)
                 known = [self.remembered(scene, split=conversation.split) for scene in conversation.scenes]
-                features += [own for own, _ in known]
-                rows.append(self.encoder.text(conversation, [slot for _, slot in known]))
-        return torch.cat(features).float(), *self.encoder.padded(rows)
+                text = self.encoder.text(conversation, [slot for _, slot in known])
+                rows.append(([features for features, _ in known], text))
+        rows.sort(key=lambda row: len(row[1][0]))
+        return [
+            (
+                torch.cat([own for features, _ in batch for own in features]).float(),
+                *self.encoder.padded([text for _, text in batch]),
+            )
+            for batch in (rows[start : start + LANGUAGE_BATCH] for start in range(0, len(rows), LANGUAGE_BATCH))
+        ]
 
     def remembered(self, scene: Scene, *, split: bool) -> tuple[torch.Tensor, str]:
         """Features (bf16) and slot text of a scene; computed at its first use."""

@@ -441,12 +441,11 @@ def _changed_turn(rng: random.Random, scenes: tuple[Scene, ...], language: str) 
 def _which_turn(rng: random.Random, scenes: tuple[Scene, ...], language: str) -> Turn:
     number = rng.randrange(len(scenes))
     what = noun(scenes[number], language)
-    if language == "ko":
-        what = _with_subject_particle(what)
-    # Up to the picture that was meant, so that a small model finds the answer in what it has said.
-    seen = _listed(scenes[: number + 1], language)
-    conclusion = f"It is Image {number + 1}." if language == "en" else f"Image {number + 1}입니다."
-    return Turn("which", _ask(rng, "which", language).format(what=what), f"{seen} {conclusion}")
+    # The list first and then the thing itself, so that a small model finds its number by what stands before it.
+    conclusion = f"With {what}: Image {number + 1}." if language == "en" else f"{what}: Image {number + 1}입니다."
+    asked = _with_subject_particle(what) if language == "ko" else what
+    question = _ask(rng, "which", language).format(what=asked)
+    return Turn("which", question, f"{_listed(scenes, language)} {conclusion}")
 
 
 def _listed(scenes: Sequence[Scene], language: str) -> str:
