@@ -1,4 +1,4 @@
-"""A conversation as ordered parts: text and media, in the order in which the user placed them."""
+"""What an engine is asked: a conversation as ordered parts, in the order in which the user placed them, or raw text."""
 
 from __future__ import annotations
 
@@ -63,3 +63,32 @@ class Conversation:
             for part in message.parts:
                 if isinstance(part, MediaRef):
                     yield part
+
+
+@dataclass(frozen=True, slots=True)
+class RawPrompt:
+    """Text or token ids written for one model by a caller whom we trust: special tokens in it are tokens.
+
+    It holds the placeholder once for each of ``pictures``. The slots are expanded; nothing else is added, and no
+    chat template is applied. A text with pictures and without any placeholder is not raw after all: see ``as_turn``.
+    """
+
+    text: str | tuple[int, ...]
+    pictures: tuple[MediaRef, ...]
+
+    @property
+    def num_chars(self) -> int:
+        """Characters to tokenise."""
+        return len(self.text) if isinstance(self.text, str) else 0
+
+    def media(self) -> Iterator[MediaRef]:
+        """Every picture, in prompt order."""
+        return iter(self.pictures)
+
+    def as_turn(self) -> Conversation:
+        """The pictures, then the text, as one turn of a user."""
+        assert isinstance(self.text, str), "token ids are not for a template"
+        return Conversation((Message("user", (*self.pictures, TextPart(self.text))),))
+
+
+Prompt = Conversation | RawPrompt

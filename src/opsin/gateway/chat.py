@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from opsin.cache.keys import Scopes
-from opsin.core.conversation import MediaRef
-from opsin.core.errors import EngineError, InvalidRequest, OpsinError
+from opsin.core.conversation import MediaRef, Prompt, RawPrompt
+from opsin.core.errors import EngineError, EngineOutOfMemory, InvalidRequest, OpsinError
 from opsin.core.stages import Stage, Stopwatch, Timeline
 from opsin.engine.api import (
     Delta,
@@ -23,22 +23,34 @@ from opsin.engine.api import (
     GenerationRequest,
     SamplingParams,
     StreamEvent,
+    TokenPrompt,
     Usage,
 )
-from opsin.gateway.prepare import Preparer
-from opsin.media.types import MediaBytes
+from opsin.gateway.prepare import Prepared, Preparer
+from opsin.media.loader import NONE_LIFTED
+from opsin.media.types import LiftedMedia, MediaBytes
 from opsin.models.card import GenerationDefaults
-from opsin.protocol.request import ChatCompletionRequest, to_conversation
+from opsin.protocol.request import ChatCompletionRequest, SamplingFields, to_conversation
 from opsin.telemetry.metrics import Metrics
 
 
 @dataclass(frozen=True, slots=True)
+class RawRequest:
+    """What is no chat: from callers in this process only."""
+
+    prompt: RawPrompt
+    sampling: SamplingFields
+
+
+@dataclass(frozen=True, slots=True)
 class Done:
-    """The end of an answer."""
+    """The end of an answer, with the prompt that it answers; its ids or text are None where the engine makes them."""
 
     reason: FinishReason
     usage: Usage
     timeline: Timeline
+    prompt_text: str | None = None
+    prompt_ids: tuple[int, ...] | None = None
 
 
 AnswerEvent = Delta | Done
@@ -50,7 +62,7 @@ _WITH_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty"
 class Loader(Protocol):
     """Loads the pictures of one request."""
 
-    async def load(self, refs: Sequence[MediaRef]) -> tuple[MediaBytes, ...]:
+    async def load(self, refs: Sequence[MediaRef], lifted: LiftedMedia) -> tuple[MediaBytes, ...]:
         """In order. Raises MediaError."""
         ...
 
@@ -76,9 +88,16 @@ class ChatService:
         self._metrics = metrics
 
     async def answer(
-        self, request: ChatCompletionRequest, *, request_id: str, tenant: str
+        self,
+        request: ChatCompletionRequest | RawRequest,
+        *,
+        request_id: str,
+        tenant: str,
+        lifted: LiftedMedia = NONE_LIFTED,
     ) -> AsyncGenerator[AnswerEvent, None]:
         """Yields deltas, then one Done. Closing the iterator early cancels the request everywhere.
+
+        ``lifted`` are pictures that were loaded with the body.
 
         Raises:
             OpsinError: before the first event or in place of any later one; exactly once.
@@ -87,24 +106,24 @@ class ChatService:
         self._check_ready()
         async with AsyncExitStack() as held:
             scope = self._scopes.of(tenant)
-            conversation = to_conversation(request)
+            prompt, sampling = _prompt_and_sampling(request)
             held.push_async_callback(self._engine.release, request_id)
             with watch.stage(Stage.MEDIA_LOAD):
-                media = await self._loader.load(tuple(conversation.media()))
+                media = await self._loader.load(tuple(prompt.media()), lifted)
             self._metrics.active_images.inc(len(media))
             held.callback(self._metrics.active_images.dec, len(media))
             with watch.stage(Stage.PREPROCESS):
-                prepared = await self._preparer.prepare(request_id, scope, conversation, media, request.output_tokens)
+                prepared = await self._preparer.prepare(request_id, scope, prompt, media, sampling.output_tokens)
             generation = GenerationRequest(
                 id=request_id,
                 scope=scope,
                 prompt=prepared.prompt,
                 pictures=prepared.pictures,
-                sampling=self._sampling(request, prepared.max_tokens),
+                sampling=self._sampling(sampling, prepared.max_tokens),
                 submitted_at=time.monotonic(),
             )
             events = await held.enter_async_context(aclosing(self._engine.submit(generation)))
-            async for event in self._watched(events, watch):
+            async for event in self._watched(events, watch, prepared):
                 yield event
 
     def _check_ready(self) -> None:
@@ -112,7 +131,7 @@ class ChatService:
         if reason is not None:
             raise EngineError(reason, retry_after_s=2)
 
-    def _sampling(self, request: ChatCompletionRequest, max_tokens: int | None) -> SamplingParams:
+    def _sampling(self, request: SamplingFields, max_tokens: int | None) -> SamplingParams:
         if max_tokens is not None and request.min_tokens > max_tokens:
             raise InvalidRequest(
                 f"'min_tokens' is {request.min_tokens}, but only {max_tokens} output tokens are left",
@@ -138,12 +157,14 @@ class ChatService:
             left_open=frozenset(name for name in _WITH_DEFAULTS if getattr(request, name) is None),
         )
 
-    async def _watched(self, events: AsyncIterator[StreamEvent], watch: Stopwatch) -> AsyncIterator[AnswerEvent]:
+    async def _watched(
+        self, events: AsyncIterator[StreamEvent], watch: Stopwatch, prepared: Prepared
+    ) -> AsyncIterator[AnswerEvent]:
         """Passes events on, measured."""
         previous: float | None = None
         async for event in events:
             if isinstance(event, Finished):
-                yield self._finish(event, watch)
+                yield self._finish(event, watch, prepared)
                 return
             now = time.monotonic()
             if previous is None:
@@ -154,7 +175,7 @@ class ChatService:
             yield event
         raise EngineError("the engine ended the stream without finishing it", code="engine_truncated")
 
-    def _finish(self, finished: Finished, watch: Stopwatch) -> Done:
+    def _finish(self, finished: Finished, watch: Stopwatch, prepared: Prepared) -> Done:
         for stage, seconds in finished.stages_s.items():
             watch.add(stage, seconds)
         timeline = watch.timeline()
@@ -162,10 +183,19 @@ class ChatService:
         self._metrics.image_tokens.inc(finished.usage.image_tokens or 0)
         for seconds in finished.encoded_pictures_s:
             self._metrics.encoded(seconds)
-        return Done(finished.reason, finished.usage, timeline)
+        ids = prepared.prompt.ids if isinstance(prepared.prompt, TokenPrompt) else None
+        return Done(finished.reason, finished.usage, timeline, prepared.text, ids)
+
+
+def _prompt_and_sampling(request: ChatCompletionRequest | RawRequest) -> tuple[Prompt, SamplingFields]:
+    if isinstance(request, RawRequest):
+        return request.prompt, request.sampling
+    return to_conversation(request), request
 
 
 def count_outcome(metrics: Metrics, error: OpsinError | None) -> None:
     """Counts one answered request."""
+    if isinstance(error, EngineOutOfMemory):
+        metrics.oom.inc()
     status, code = (200, "ok") if error is None else (error.status, error.code)
     metrics.requests.labels(status=str(status), code=code).inc()

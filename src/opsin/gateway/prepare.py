@@ -1,4 +1,4 @@
-"""From a conversation and its loaded pictures to what an engine reads.
+"""From a prompt and its loaded pictures to what an engine reads.
 
 One preparer per kind of engine: a TOKENS engine gets token ids and rendered pixels, a MESSAGES engine gets the
 conversation and the original bytes. Both run between ``media.load`` and ``engine.submit``.
@@ -10,16 +10,18 @@ import asyncio
 import time
 from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from opsin.cache.keys import FeatureKeys
-from opsin.core.conversation import Conversation
-from opsin.core.errors import ContextLengthExceeded
+from opsin.core.conversation import Prompt, RawPrompt
+from opsin.core.errors import ContextLengthExceeded, UnsupportedParameter
 from opsin.engine.api import ChatPrompt, Engine, Picture, TokenPrompt
 from opsin.media.types import MediaBytes, RenderedPicture
 from opsin.prompt.build import PromptBuilder
 from opsin.telemetry.metrics import Metrics
 from opsin.vision.plan import Family, RenderRecipe, VisionPlan
+
+T = TypeVar("T")
 
 LONG_TEXT_CHARS = 8192
 """Longer texts are tokenised beside the event loop; the hop costs more than tokenising a short one."""
@@ -27,11 +29,15 @@ LONG_TEXT_CHARS = 8192
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What ``engine.submit`` needs; ``max_tokens`` is what the context leaves, None if the limit is unknown."""
+    """What ``engine.submit`` needs; ``max_tokens`` is what the context leaves, None if the limit is unknown.
+
+    ``text`` is the rendered prompt, each picture one placeholder; None where the engine applies its own template.
+    """
 
     prompt: TokenPrompt | ChatPrompt
     pictures: tuple[Picture, ...]
     max_tokens: int | None
+    text: str | None = None
 
 
 class Renderer(Protocol):
@@ -53,11 +59,12 @@ class Preparer(Protocol):
         self,
         request_id: str,
         scope: str,
-        conversation: Conversation,
+        prompt: Prompt,
         media: Sequence[MediaBytes],
         max_tokens: int | None,
     ) -> Prepared:
-        """Raises MediaError for a picture that cannot be rendered, ContextLengthExceeded for one that does not fit."""
+        """Raises MediaError for a picture that cannot be rendered, ContextLengthExceeded for one that does not fit,
+        InvalidRequest for a prompt that this engine cannot read."""
         ...
 
 
@@ -87,28 +94,28 @@ class TokenPreparer:
         self,
         request_id: str,
         scope: str,
-        conversation: Conversation,
+        prompt: Prompt,
         media: Sequence[MediaBytes],
         max_tokens: int | None,
     ) -> Prepared:
         """See Preparer."""
-        details = [ref.detail for ref in conversation.media()]
+        prompt = self._builder.settle(prompt)
+        details = [ref.detail for ref in prompt.media()]
         plans = [
             self._family.plan(picture.header.upright, detail) for picture, detail in zip(media, details, strict=True)
         ]
         image_tokens = sum(plan.image_tokens for plan in plans)
-        num_chars = conversation.num_chars
-        self._refuse_early(self._builder.least_tokens(num_chars), image_tokens)
+        self._refuse_early(self._builder.least_tokens(prompt), image_tokens)
         keys = [self._keys.key(scope, picture.sha256, plan) for picture, plan in zip(media, plans, strict=True)]
         reservation = await self._engine.reserve(request_id, keys)
         self._count_lookups(keys, reservation.leased)
         pictures = await self._render(media, plans, keys, reservation.leased)
-        if num_chars > LONG_TEXT_CHARS:
-            prompt = await asyncio.to_thread(self._builder.build, conversation, plans)
+        if prompt.num_chars > LONG_TEXT_CHARS:
+            built = await asyncio.to_thread(self._builder.build, prompt, plans)
         else:
-            prompt = self._builder.build(conversation, plans)
-        room = self._room(len(prompt.ids), image_tokens, max_tokens)
-        return Prepared(TokenPrompt(prompt.ids), pictures, max_tokens or room)
+            built = self._builder.build(prompt, plans)
+        room = self._room(len(built.ids), image_tokens, max_tokens)
+        return Prepared(TokenPrompt(built.ids), pictures, max_tokens or room, built.text)
 
     def _refuse_early(self, text_tokens: int, image_tokens: int) -> None:
         """Before anything is rendered or tokenised: what cannot fit however the text is tokenised."""
@@ -139,7 +146,7 @@ class TokenPreparer:
     async def _render(
         self, media: Sequence[MediaBytes], plans: Sequence[VisionPlan], keys: Sequence[str], leased: frozenset[str]
     ) -> tuple[Picture, ...]:
-        return await _together(
+        return await together(
             self._picture(picture, plan, key, known=key in leased)
             for picture, plan, key in zip(media, plans, keys, strict=True)
         )
@@ -164,13 +171,20 @@ class MessagePreparer:
         self,
         request_id: str,
         scope: str,
-        conversation: Conversation,
+        prompt: Prompt,
         media: Sequence[MediaBytes],
         max_tokens: int | None,
     ) -> Prepared:
         """See Preparer."""
-        pictures = await _together(self._picture(picture) for picture in media)
-        return Prepared(ChatPrompt(conversation), pictures, max_tokens)
+        if isinstance(prompt, RawPrompt):
+            if not prompt.pictures or not isinstance(prompt.text, str):
+                raise UnsupportedParameter(
+                    "a raw prompt needs the local engine: this one applies its own template; send a chat instead",
+                    param="prompt",
+                )
+            prompt = prompt.as_turn()
+        pictures = await together(self._picture(picture) for picture in media)
+        return Prepared(ChatPrompt(prompt), pictures, max_tokens)
 
     async def _picture(self, media: MediaBytes) -> Picture:
         started = time.monotonic()
@@ -179,8 +193,8 @@ class MessagePreparer:
         return Picture(key=media.sha256, image_tokens=None, num_tiles=None, media=media)
 
 
-async def _together(coroutines: Iterable[Coroutine[Any, Any, Picture]]) -> tuple[Picture, ...]:
-    """All pictures at once, results in order; the first failure cancels the rest and is raised as itself."""
+async def together(coroutines: Iterable[Coroutine[Any, Any, T]]) -> tuple[T, ...]:
+    """All at once, results in order; the first failure cancels the rest and is raised as itself."""
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(coroutine) for coroutine in coroutines]

@@ -1,8 +1,9 @@
-"""From a conversation and its pictures' plans to token ids: rendered, tokenised, slots expanded.
+"""From a prompt and its pictures' plans to token ids: rendered, tokenised, slots expanded.
 
 Two promises. Text stays text: nothing that a user types becomes an added token of the model, so an ``<image>`` in a
 question is a word and not a picture. And slots are ids: a picture's markers and image tokens replace the template's
-placeholder after tokenisation, where no text can imitate them. This module knows no pixels and no engine.
+placeholder after tokenisation, where no text can imitate them. A raw prompt alone is trusted, as its author's own. This
+module knows no pixels and no engine.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 
-from opsin.core.conversation import Conversation, Message, TextPart
+from opsin.core.conversation import Conversation, Message, Prompt, RawPrompt, TextPart
 from opsin.core.errors import ConfigError, InvalidRequest
 from opsin.prompt.template import ChatTemplate, TemplateMessage, TemplatePart
 from opsin.prompt.tokenizer import Tokenizer
@@ -61,23 +62,60 @@ class PromptBuilder:
         self._slot_ids = lru_cache(maxsize=_NUM_CACHED_SLOTS)(self._encode_slot)
         self._wants_parts = self._template_wants_parts()
 
-    def build(self, conversation: Conversation, plans: Sequence[VisionPlan]) -> BuiltPrompt:
-        """The prompt of a conversation whose pictures have ``plans``, in prompt order.
+    def settle(self, prompt: Prompt) -> Prompt:
+        """The same prompt, but one turn of a chat for a raw text that has pictures and no placeholder.
+
+        Raises:
+            InvalidRequest: another number of placeholders than of pictures, or an id that is no token.
+        """
+        if not isinstance(prompt, RawPrompt):
+            return prompt
+        num_places, num_pictures = self._num_places(prompt), len(prompt.pictures)
+        if num_places == num_pictures:
+            return prompt
+        if num_places == 0 and isinstance(prompt.text, str):
+            return prompt.as_turn()
+        raise InvalidRequest(
+            f"the prompt has {num_places} placeholders {self._image_token} for {num_pictures} pictures; it needs one "
+            "for each, or, as text, none at all, to be sent with its pictures as one turn of a chat",
+            param="prompt",
+        )
+
+    def build(self, prompt: Prompt, plans: Sequence[VisionPlan]) -> BuiltPrompt:
+        """The ids of a settled prompt whose pictures have ``plans``, in prompt order.
 
         Raises:
             InvalidRequest: the template refuses the conversation or drops a picture of it, or a text is not Unicode.
             ConfigError: the tokenizer does not know the tokens of a plan's slot.
         """
-        prompt = self._tokenised(conversation)
+        tokenised = self._raw(prompt) if isinstance(prompt, RawPrompt) else self._tokenised(prompt)
         return BuiltPrompt(
-            ids=tuple(self._with_slots(prompt.ids, plans)),
+            ids=tuple(self._with_slots(tokenised.ids, plans)),
             image_tokens=sum(plan.image_tokens for plan in plans),
-            text=prompt.text,
+            text=tokenised.text,
         )
 
-    def least_tokens(self, num_chars: int) -> int:
-        """Tokens that a text of so many characters takes at least; costs nothing, unlike counting them."""
-        return num_chars // self._tokenizer.max_token_chars
+    def least_tokens(self, prompt: Prompt) -> int:
+        """Tokens that the prompt's text takes at least; costs nothing, unlike counting them.
+
+        Not known of a raw text, because an added token may stand for any amount of it.
+        """
+        return 0 if isinstance(prompt, RawPrompt) else prompt.num_chars // self._tokenizer.max_token_chars
+
+    def _num_places(self, prompt: RawPrompt) -> int:
+        if isinstance(prompt.text, str):
+            return sum(match[0] == self._image_token for match in self._added_token.finditer(prompt.text))
+        for token_id in prompt.text:
+            if not 0 <= token_id <= self._tokenizer.max_token_id:
+                raise InvalidRequest(
+                    f"{token_id} is no token; ids go from 0 to {self._tokenizer.max_token_id}", param="prompt_token_ids"
+                )
+        return prompt.text.count(self._image_token_id)
+
+    def _raw(self, prompt: RawPrompt) -> _Tokenised:
+        if isinstance(prompt.text, str):
+            return _Tokenised(self._tokenizer.encode(prompt.text), prompt.text)
+        return _Tokenised(list(prompt.text), self._tokenizer.decode(prompt.text, skip_special_tokens=False))
 
     def _tokenised(self, conversation: Conversation) -> _Tokenised:
         """Ids before slots are expanded, in the gentlest way that keeps text text.

@@ -39,6 +39,7 @@ class Tokenizer:
         added = self._whole.get_added_tokens_decoder()
         self.added_tokens = tuple(token.content for token in added.values())
         self.added_token_ids = frozenset(added)
+        self.max_token_id = max(self._whole.get_vocab().values())
         self.max_token_chars = max(map(len, self._plain.get_vocab(with_added_tokens=False)))
         """No token stands for more characters of text than this."""
         self.special_token_ids = frozenset(token_id for token_id, token in added.items() if token.special)

@@ -79,16 +79,12 @@ class StreamOptions(_Wire):
     include_usage: bool = False
 
 
-class ChatCompletionRequest(_Wire):
-    """The accepted fields; names, ranges and defaults are OpenAI's, and vLLM's for the sampling extensions.
+class SamplingFields(_Wire):
+    """How the answer is chosen; names and ranges are OpenAI's, and vLLM's for the extensions.
 
-    A sampling field that is absent takes the model's own default from ``generation_config.json``.
+    A field that is absent takes the model's own default from ``generation_config.json``.
     """
 
-    model: str | None = None
-    messages: list[ChatMessage] = Field(min_length=1, max_length=MAX_MESSAGES)
-    stream: bool = False
-    stream_options: StreamOptions | None = None
     max_tokens: int | None = Field(default=None, ge=1, le=MAX_COUNT)
     max_completion_tokens: int | None = Field(default=None, ge=1, le=MAX_COUNT)
     min_tokens: int = Field(default=0, ge=0, le=MAX_COUNT)
@@ -103,13 +99,6 @@ class ChatCompletionRequest(_Wire):
     stop: str | list[str] | None = None
     ignore_eos: bool = False
 
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_unserved(cls, body: Any) -> Any:
-        if isinstance(body, dict):
-            refuse_unserved({str(name): value for name, value in body.items()})  # pyright: ignore[reportUnknownVariableType,reportUnknownArgumentType] raw JSON
-        return body  # pyright: ignore[reportUnknownVariableType] raw JSON
-
     @property
     def output_tokens(self) -> int | None:
         """``max_completion_tokens``, or its older name."""
@@ -121,6 +110,22 @@ class ChatCompletionRequest(_Wire):
         if self.stop is None:
             return ()
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+
+
+class ChatCompletionRequest(SamplingFields):
+    """The accepted fields of a request."""
+
+    model: str | None = None
+    messages: list[ChatMessage] = Field(min_length=1, max_length=MAX_MESSAGES)
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unserved(cls, body: Any) -> Any:
+        if isinstance(body, dict):
+            refuse_unserved({str(name): value for name, value in body.items()})  # pyright: ignore[reportUnknownVariableType,reportUnknownArgumentType] raw JSON
+        return body  # pyright: ignore[reportUnknownVariableType] raw JSON
 
     @property
     def include_usage(self) -> bool:
@@ -177,13 +182,24 @@ def parse_request(body: bytes) -> ChatCompletionRequest:
         request = ChatCompletionRequest.model_validate_json(body)
     except ValidationError as error:
         raise _invalid(error) from None
+    if request.stream_options is not None and not request.stream:
+        raise InvalidRequest("'stream_options' needs 'stream': true", param="stream_options")
     _check_across_fields(request)
     return request
 
 
-def _check_across_fields(request: ChatCompletionRequest) -> None:
-    if request.stream_options is not None and not request.stream:
-        raise InvalidRequest("'stream_options' needs 'stream': true", param="stream_options")
+def check_sampling(fields: dict[str, object]) -> SamplingFields:
+    """Sampling fields from this process, under the limits of a request. Raises as ``parse_request``."""
+    refuse_unserved(fields)
+    try:
+        sampling = SamplingFields.model_validate(fields)
+    except ValidationError as error:
+        raise _invalid(error) from None
+    _check_across_fields(sampling)
+    return sampling
+
+
+def _check_across_fields(request: SamplingFields) -> None:
     stop = request.stop_strings
     if len(stop) > MAX_STOP:
         raise InvalidRequest(f"'stop' takes at most {MAX_STOP} strings, got {len(stop)}", param="stop")

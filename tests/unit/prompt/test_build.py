@@ -12,7 +12,7 @@ from PIL import Image
 from transformers import Idefics3Processor
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 
-from opsin.core.conversation import Conversation, Detail, MediaRef, Message, Part, Role, TextPart
+from opsin.core.conversation import Conversation, Detail, MediaRef, Message, Part, RawPrompt, Role, TextPart
 from opsin.core.errors import ConfigError, InvalidRequest
 from opsin.prompt.build import BuiltPrompt, PromptBuilder
 from opsin.prompt.template import ChatTemplate
@@ -283,3 +283,45 @@ def test_slot_of_another_vocabulary() -> None:
     other = [VisionPlan(plan.original, plan.used, 1, 5, plan.slot, plan.recipe)]
     with pytest.raises(ConfigError, match="4 image tokens in a slot of 5"):
         builder().build(Conversation((message("user", PICTURE),)), other)
+
+
+def raw(text: str | tuple[int, ...], pictures: int = 0) -> RawPrompt:
+    return RawPrompt(text, (PICTURE,) * pictures)
+
+
+def test_a_raw_prompt_is_tokens_and_slots_and_nothing_else() -> None:
+    text = "<|im_start|>User:<image> and <image>?<end_of_utterance>\nAssistant:"
+    plans = plans_for((256, 256), (128, 128))
+    for prompt in (raw(text, 2), raw(tuple(TOKENIZER.encode(text)), 2)):
+        assert builder().settle(prompt) is prompt
+        built = builder().build(prompt, plans)
+        first, second, third = text.split("<image>")
+        slots = [TOKENIZER.encode(plan.slot) for plan in plans]
+        wanted = [*TOKENIZER.encode(first), *slots[0], *TOKENIZER.encode(second), *slots[1], *TOKENIZER.encode(third)]
+        assert list(built.ids) == wanted
+        assert built.text == text
+        assert built.image_tokens == built.ids.count(IMAGE_ID) == sum(plan.image_tokens for plan in plans)
+
+
+def test_pictures_without_a_place_make_a_turn() -> None:
+    settled = builder().settle(raw("What is it?", 2))
+    assert settled == Conversation((message("user", PICTURE, PICTURE, "What is it?"),))
+
+
+@pytest.mark.parametrize(
+    ("prompt", "numbers"),
+    [
+        (raw("<image>", 2), "1 placeholders <image> for 2 pictures"),
+        (raw("<image>"), "1 placeholders <image> for 0 pictures"),
+        (raw((1, 2), 1), "0 placeholders <image> for 1 pictures"),
+    ],
+)
+def test_another_number_of_places_than_of_pictures(prompt: RawPrompt, numbers: str) -> None:
+    with pytest.raises(InvalidRequest, match=numbers):
+        builder().settle(prompt)
+
+
+@pytest.mark.parametrize("token_id", [-1, 10**6])
+def test_ids_outside_the_vocabulary(token_id: int) -> None:
+    with pytest.raises(InvalidRequest, match=f"{token_id} is no token"):
+        builder().settle(raw((token_id,)))
