@@ -589,9 +589,10 @@ class Trainer:
                 text = self.encoder.text(conversation, [slot for _, slot in known])
                 rows.append(([features for features, _ in known], text))
         rows.sort(key=lambda row: len(row[1][0]))
+        none = torch.empty(0, TOKENS_PER_TILE, WIDTH)  # a batch may be all text
         return [
             (
-                torch.cat([own for features, _ in batch for own in features]).float(),
+                torch.cat([none, *(own for features, _ in batch for own in features)]).float(),
                 *self.encoder.padded([text for _, text in batch]),
             )
             for batch in (rows[start : start + LANGUAGE_BATCH] for start in range(0, len(rows), LANGUAGE_BATCH))

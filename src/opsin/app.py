@@ -11,12 +11,13 @@ from opsin.core.errors import ConfigError
 from opsin.core.stages import Stage
 from opsin.engine.api import Engine, InputKind
 from opsin.engine.fake import FakeEngine
-from opsin.engine.local.config import LocalEngineConfig
+from opsin.engine.local.config import ENGINE_STAGES, LocalEngineConfig
 from opsin.engine.local.engine import LocalEngine
 from opsin.engine.upstream.engine import UpstreamEngine
 from opsin.gateway.admission import Admission
 from opsin.gateway.auth import Auth
 from opsin.gateway.chat import ChatService
+from opsin.gateway.intake import Intake
 from opsin.gateway.prepare import MessagePreparer, Preparer, Renderer, TokenPreparer
 from opsin.gateway.routes import Gateway
 from opsin.gateway.served import ServedModels
@@ -33,7 +34,6 @@ from opsin.testing.delays import DelayedEngine, DelayedLoader, DelayedRenderer
 from opsin.vision.plan import Family
 from opsin.vision.registry import family_for
 
-ENGINE_STAGES = (Stage.VISION_ENCODE, Stage.PREFILL, Stage.DECODE)
 # Transformers' own defaults for a processor that states none.
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -144,6 +144,7 @@ def _with_local_engine(settings: Settings, renderer: RenderPool) -> Application:
         image_std=_per_channel(card.vision.image_std, IMAGENET_STD),
         max_model_len=max_model_len,
         delays={stage: seconds for stage, seconds in settings.inject_delay_s.items() if stage in ENGINE_STAGES},
+        out_of_memory=settings.inject_out_of_memory,
     )
     engine = _delayed_engine(settings, LocalEngine(config, lambda: Detokenizer(model.tokenizer)))
     metrics = _metrics(engine)
@@ -214,7 +215,12 @@ def _assemble(
         models=models,
         admission=Admission(settings.gateway.max_requests),
         metrics=metrics,
-        max_body_bytes=settings.gateway.max_body_bytes,
+        intake=Intake(
+            renderer,
+            max_text_bytes=settings.gateway.max_text_bytes,
+            keep_base64=engine.capabilities().input is InputKind.MESSAGES,
+        ),
+        config=settings.gateway,
     )
     return Application(gateway, renderer)
 

@@ -61,6 +61,9 @@ class Settings(BaseSettings):
     inject_delay_s: dict[Stage, float] = Field(
         default_factory=dict[Stage, float], description="fault injection: seconds added to a stage of every request"
     )
+    inject_out_of_memory: dict[Stage, int] = Field(
+        default_factory=dict[Stage, int], description="fault injection: so many first calls of an engine stage fail"
+    )
 
     @classmethod
     def settings_customise_sources(

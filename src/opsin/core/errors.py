@@ -4,7 +4,7 @@
     ├── ConfigError            start-up only, never on the wire
     ├── InvalidRequest 400     protocol, gateway, prompt: the body is wrong
     │   ├── ContextLengthExceeded, UnsupportedParameter
-    │   ├── BodyTooLarge 413
+    │   ├── BodyTooLarge 413, BodyTooSlow 408
     │   └── MediaError 400     media, vision: one picture is wrong or refused
     │       ├── InvalidDataUrl, MediaSourceForbidden, TooManyImages
     │       ├── MediaTooLarge 413
@@ -12,7 +12,9 @@
     │       └── MediaUndecodable 422
     ├── Unauthorized 401, NotFound 404, MethodNotAllowed 405
     ├── Overloaded 503         admission: try again later
-    └── EngineError 503        the engine died, is loading, ran out of memory, or answered nonsense
+    ├── DeadlineExceeded 504   the request as a whole took too long
+    └── EngineError 503        the engine died, is loading, or answered nonsense
+        ├── EngineOutOfMemory  KV cache or device memory is short; the engine goes on
         └── EngineFault 500    a bug of ours in the engine: sending the request again cannot help
 
 An error carries its status, its OpenAI ``type`` and ``code``, the request field it concerns and whether a retry can
@@ -79,6 +81,13 @@ class BodyTooLarge(InvalidRequest):
 
     status = 413
     default_code = "request_too_large"
+
+
+class BodyTooSlow(InvalidRequest):
+    """The request body did not arrive in time. SDKs would retry a 408; ``x-should-retry`` tells them not to."""
+
+    status = 408
+    default_code = "request_body_timeout"
 
 
 class MediaError(InvalidRequest):
@@ -159,6 +168,14 @@ class Overloaded(OpsinError):
     retryable = True
 
 
+class DeadlineExceeded(OpsinError):
+    """The answer was not complete at the request's deadline; what it held is free again."""
+
+    status = 504
+    type = "timeout_error"
+    default_code = "deadline_exceeded"
+
+
 class EngineError(OpsinError):
     """The engine cannot answer this request."""
 
@@ -166,6 +183,12 @@ class EngineError(OpsinError):
     type = "engine_error"
     default_code = "engine_unavailable"
     retryable = True
+
+
+class EngineOutOfMemory(EngineError):
+    """Memory was short for this request; others go on, and a later try may find room."""
+
+    default_code = "engine_out_of_memory"
 
 
 class EngineFault(EngineError):

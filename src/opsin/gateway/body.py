@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from starlette.requests import Request
 
-from opsin.core.errors import BodyTooLarge, InvalidRequest
+from opsin.core.errors import BodyTooLarge, BodyTooSlow, InvalidRequest
 
 
-async def read_body(request: Request, max_bytes: int) -> bytes:
+async def read_body(request: Request, max_bytes: int, timeout_s: float) -> bytes:
     """Returns the body.
 
     Raises:
         BodyTooLarge: announced or actual length over ``max_bytes``; nothing more is read.
+        BodyTooSlow: not complete after ``timeout_s``.
         InvalidRequest: a compressed body.
     """
     encoding = request.headers.get("content-encoding", "identity").lower()
@@ -20,6 +23,14 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
     announced = request.headers.get("content-length", "")
     if announced.isdigit() and int(announced) > max_bytes:
         raise _too_large(max_bytes)
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await _read(request, max_bytes)
+    except TimeoutError:
+        raise BodyTooSlow(f"the request body was not complete after {timeout_s:g} s (body_timeout_s)") from None
+
+
+async def _read(request: Request, max_bytes: int) -> bytes:
     chunks: list[bytes] = []
     size = 0
     async for chunk in request.stream():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
@@ -24,12 +23,15 @@ from opsin.gateway.admission import Admission
 from opsin.gateway.auth import Auth
 from opsin.gateway.body import read_body
 from opsin.gateway.chat import AnswerEvent, ChatService, Done, count_outcome
+from opsin.gateway.config import GatewayConfig
+from opsin.gateway.deadline import Deadline
 from opsin.gateway.docs import openapi, page
 from opsin.gateway.errors import as_opsin_error, on_http_exception, on_opsin_error, to_response
+from opsin.gateway.heartbeat import with_silences
+from opsin.gateway.intake import Intake
 from opsin.gateway.memory import observe_memory
 from opsin.gateway.served import ServedModels
 from opsin.gateway.streaming import EventStream, Outcome, server_timing, to_completion, to_events
-from opsin.protocol.request import parse_request
 from opsin.protocol.response import encode
 from opsin.telemetry.logs import fields
 from opsin.telemetry.metrics import Metrics
@@ -50,7 +52,8 @@ class Gateway:
     models: ServedModels
     admission: Admission
     metrics: Metrics
-    max_body_bytes: int
+    intake: Intake
+    config: GatewayConfig
 
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -83,7 +86,7 @@ class _Exchange:
 
     http: Request
     id: str
-    started_at: float
+    deadline: Deadline
 
 
 class _Http:
@@ -104,7 +107,7 @@ class _Http:
 
     async def chat_completions(self, request: Request) -> Response:
         # The id is never the client's own: two clients may send the same.
-        exchange = _Exchange(request, new_request_id(), time.monotonic())
+        exchange = _Exchange(request, new_request_id(), Deadline.after(self._gateway.config.request_timeout_s))
         try:
             with ExitStack() as held:
                 response = await self._chat(exchange, held)
@@ -121,9 +124,14 @@ class _Http:
         gateway = self._gateway
         tenant = gateway.auth.tenant(exchange.http.headers.get("authorization"))
         held.enter_context(gateway.admission.admit())
-        chat = parse_request(await read_body(exchange.http, gateway.max_body_bytes))
+        config = gateway.config
+        body = await read_body(exchange.http, config.max_body_bytes, config.body_timeout_s)
+        taken = await exchange.deadline.within(gateway.intake.take(body))
+        chat = taken.request
         model = gateway.models.check(chat.model)
-        answer = gateway.chat.answer(chat, request_id=exchange.id, tenant=tenant)
+        answer = exchange.deadline.bound(
+            gateway.chat.answer(chat, request_id=exchange.id, tenant=tenant, lifted=taken.media)
+        )
         if chat.stream:
             return await self._stream(answer, exchange, model, held, include_usage=chat.include_usage)
         return await self._complete(answer, exchange, model)
@@ -141,19 +149,21 @@ class _Http:
     async def _stream(
         self, answer: Answer, exchange: _Exchange, model: str, held: ExitStack, *, include_usage: bool
     ) -> Response:
-        # The first event decides between an HTTP error and a stream, so it is awaited before any header is sent.
-        first = await _unless_gone(_first(answer), exchange.http)
+        stream = with_silences(answer, self._gateway.config.heartbeat_s)
+        # The first event decides between an HTTP error and a stream, so it is awaited before any header is sent; but
+        # not in silence for longer than proxies endure.
+        first = await _unless_gone(_first(stream), exchange.http)
         if first is None:
             return self._gone(exchange)
         outcome = Outcome()
         kept = held.pop_all()
 
         async def end() -> None:
-            await answer.aclose()
+            await stream.aclose()
             kept.close()
             self._log(exchange, outcome.error, outcome.done)
 
-        events = to_events(first, answer, outcome, request_id=exchange.id, model=model, include_usage=include_usage)
+        events = to_events(first, stream, outcome, request_id=exchange.id, model=model, include_usage=include_usage)
         return EventStream(events, end)
 
     def _gone(self, exchange: _Exchange) -> Response:
@@ -171,7 +181,7 @@ class _Http:
                 request_id=exchange.id,
                 status=CLIENT_GONE if gone else (error.status if error else 200),
                 code=error.code if error else None,
-                ms=round((time.monotonic() - exchange.started_at) * 1e3, 1),
+                ms=round(exchange.deadline.elapsed_s * 1e3, 1),
                 image_tokens=done.usage.image_tokens if done else None,
                 completion_tokens=done.usage.completion_tokens if done else None,
             ),
@@ -212,8 +222,8 @@ class _Http:
         return JSONResponse(openapi())
 
 
-async def _first(answer: Answer) -> AnswerEvent:
-    return await anext(answer)
+async def _first(stream: AsyncGenerator[T, None]) -> T:
+    return await anext(stream)
 
 
 async def _collect(answer: Answer) -> tuple[str, Done]:

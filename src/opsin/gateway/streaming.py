@@ -14,6 +14,7 @@ from opsin.engine.api import Delta, FinishReason
 from opsin.engine.api import Usage as EngineUsage
 from opsin.gateway.chat import AnswerEvent, Done
 from opsin.gateway.errors import as_opsin_error
+from opsin.gateway.heartbeat import Silence
 from opsin.protocol import sse
 from opsin.protocol.response import (
     AssistantMessage,
@@ -69,20 +70,23 @@ class Outcome:
 
 
 async def to_events(
-    first: AnswerEvent,
-    rest: AsyncIterator[AnswerEvent],
+    first: AnswerEvent | Silence,
+    rest: AsyncIterator[AnswerEvent | Silence],
     outcome: Outcome,
     *,
     request_id: str,
     model: str,
     include_usage: bool,
 ) -> AsyncIterator[bytes]:
-    """The events of a stream. An error after the first byte is an event of its own, and no ``[DONE]`` follows."""
+    """The events of a stream, a comment for each Silence.
+
+    An error after the first byte is an event of its own, and no ``[DONE]`` follows.
+    """
     chunks = _Chunks(request_id, model)
     event = first
     try:
-        while isinstance(event, Delta):
-            yield sse.event(chunks.delta(event.text))
+        while not isinstance(event, Done):
+            yield sse.event(chunks.delta(event.text)) if isinstance(event, Delta) else sse.COMMENT
             event = await anext(rest)
         outcome.done = event
         yield sse.event(chunks.finish(event.reason, event.timeline))

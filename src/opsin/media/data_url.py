@@ -35,7 +35,7 @@ def parse(url: str, param: str, max_bytes: int) -> bytes:
         InvalidDataUrl: the URL is outside the grammar.
         MediaTooLarge: the payload would be more than ``max_bytes``; seen from its length, before it is decoded.
     """
-    start = _payload_start(url, param)
+    start = payload_start(url, param)
     try:
         payload = url[start:].encode("ascii").translate(None, _WHITESPACE)
     except UnicodeEncodeError as error:
@@ -53,7 +53,7 @@ def parse(url: str, param: str, max_bytes: int) -> bytes:
         raise _invalid("no standard base64", _first_bad_offset(url, start), param) from None
 
 
-def _payload_start(url: str, param: str) -> int:
+def payload_start(url: str, param: str) -> int:
     """Offset of the first character after the comma."""
     if url[: len(SCHEME)].lower() != SCHEME:
         raise _invalid("no data: scheme", 0, param)

@@ -7,17 +7,21 @@ import hashlib
 import re
 import stat
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 from opsin.core.conversation import MediaRef
 from opsin.core.errors import MediaError, MediaSourceForbidden
 from opsin.media import data_url, limits
 from opsin.media.config import MediaConfig
 from opsin.media.header import read_header
-from opsin.media.types import MediaBytes
+from opsin.media.types import Lift, LiftedMedia, MediaBytes
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]{0,15}):")
 _FLAGS = {"http": "--allowed-media-domains", "https": "--allowed-media-domains", "file": "--allowed-local-media-path"}
+
+NONE_LIFTED: LiftedMedia = MappingProxyType({})
 
 
 class MediaLoader:
@@ -26,8 +30,8 @@ class MediaLoader:
     def __init__(self, config: MediaConfig) -> None:
         self._config = config
 
-    async def load(self, refs: Sequence[MediaRef]) -> tuple[MediaBytes, ...]:
-        """The pictures in the order of ``refs``.
+    async def load(self, refs: Sequence[MediaRef], lifted: LiftedMedia = NONE_LIFTED) -> tuple[MediaBytes, ...]:
+        """The pictures in the order of ``refs``; ``lifted`` are those that a worker has loaded already, by URL.
 
         Raises:
             TooManyImages, MediaSourceForbidden, InvalidDataUrl, MediaTooLarge, UnsupportedMediaType, MediaUndecodable,
@@ -36,8 +40,11 @@ class MediaLoader:
         limits.check_count(len(refs), self._config)
         loaded: list[MediaBytes] = []
         for ref in refs:
-            loaded.append(load_ref(ref, self._config))
-            await asyncio.sleep(0)  # 10 MiB take tens of ms: other requests go on between two pictures
+            if (picture := lifted.get(ref.url)) is not None:
+                loaded.append(from_lift(picture, self._config, ref.param))
+            else:
+                loaded.append(load_ref(ref, self._config))
+                await asyncio.sleep(0)  # other requests go on between two pictures
         limits.check_decoded_bytes((media.header for media in loaded), self._config)
         return tuple(loaded)
 
@@ -53,6 +60,15 @@ class MediaLoader:
         except OSError:
             raise MediaError(f"{path.name} cannot be read.", code="media_file_unreadable", param=param) from None
         return inspect(data, self._config, param)
+
+
+def from_lift(picture: Lift, config: MediaConfig, param: str) -> MediaBytes:
+    """A picture that was lifted out of its body, under the same limits as any other."""
+    if isinstance(picture, MediaError):
+        raise type(picture)(picture.message, code=picture.code, param=param)
+    limits.check_bytes(len(picture.data), config, param)
+    limits.check_size(picture.header, config, param)
+    return replace(picture, param=param)
 
 
 def load_ref(ref: MediaRef, config: MediaConfig) -> MediaBytes:

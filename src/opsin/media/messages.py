@@ -17,7 +17,15 @@ from opsin.vision.plan import RenderRecipe
 LENGTH = struct.Struct("<I")
 
 
-class RenderTask(msgspec.Struct, frozen=True):
+class LiftTask(msgspec.Struct, frozen=True, tag="lift"):
+    """A request body whose pictures are to be lifted out; see :func:`opsin.media.lift.lift`."""
+
+    body: bytes
+    marker: str
+    max_image_bytes: int
+
+
+class RenderTask(msgspec.Struct, frozen=True, tag="render"):
     """One picture to render, or, without a recipe, only to decode completely."""
 
     header: ImageHeader
@@ -41,22 +49,47 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     failure: Failure
 
 
-Answer = Ready | Done | Failed
+class LiftedPicture(msgspec.Struct, frozen=True, tag="picture"):
+    """A picture of a body. ``base64`` is where its payload stands in the body, if it can be sent on as it is."""
+
+    data: bytes
+    sha256: str
+    header: ImageHeader
+    base64: tuple[int, int] | None
+
+
+class Refusal(msgspec.Struct, frozen=True, tag="refusal"):
+    """The MediaError of a lifted picture, as data."""
+
+    error: str
+    message: str
+    code: str
+
+
+class Lifted(msgspec.Struct, frozen=True, tag="lifted"):
+    """The body without its pictures, and the pictures."""
+
+    body: bytes
+    pictures: tuple[LiftedPicture | Refusal, ...]
+
+
+Task = LiftTask | RenderTask
+Answer = Ready | Done | Failed | Lifted
 
 ANSWER_OVERHEAD_BYTES = 64
 """More than an answer has beside its pixels."""
 
 _encoder = msgspec.msgpack.Encoder()
-_task_decoder = msgspec.msgpack.Decoder(RenderTask)
+_task_decoder = msgspec.msgpack.Decoder(Task)
 _answer_decoder = msgspec.msgpack.Decoder(Answer)
 
 
-def encode(message: RenderTask | Answer) -> bytes:
+def encode(message: Task | Answer) -> bytes:
     """The message without its length."""
     return _encoder.encode(message)
 
 
-def decode_task(payload: bytes) -> RenderTask:
+def decode_task(payload: bytes) -> Task:
     """Raises msgspec.MsgspecError."""
     return _task_decoder.decode(payload)
 

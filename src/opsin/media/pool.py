@@ -14,7 +14,9 @@ import signal
 import socket
 import sys
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 
 import msgspec
 
@@ -26,8 +28,11 @@ from opsin.media.messages import (
     Answer,
     Done,
     Failed,
+    Lifted,
+    LiftTask,
     Ready,
     RenderTask,
+    Task,
     decode_answer,
     encode,
 )
@@ -44,6 +49,17 @@ _LINKER_VARIABLES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 
 class _WorkerLost(ConnectionError):
     """The worker closed its socket or said something that no worker says."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """One task, how long its answer may be and what it must be; the log and errors name it by the last two."""
+
+    task: Task
+    max_bytes: int
+    fits: Callable[[Answer], bool]
+    subject: str
+    param: str | None
 
 
 class RenderPool:
@@ -95,36 +111,64 @@ class RenderPool:
         """
         num_tiles = _num_tiles(recipe, media.header.upright)
         num_bytes = num_tiles * recipe.tile.width * recipe.tile.height * 3
-        pixels = await self._run(RenderTask(media.header, recipe, media.data), media, num_bytes)
-        return RenderedPicture(pixels, num_tiles, recipe.tile)
+        return RenderedPicture(await self._decode(media, recipe, num_bytes), num_tiles, recipe.tile)
 
     async def verify(self, media: MediaBytes) -> None:
         """Decodes the picture completely and forgets it: for engines that get the original bytes. Raises as render."""
-        await self._run(RenderTask(media.header, None, media.data), media, num_bytes=0)
+        await self._decode(media, None, num_bytes=0)
 
-    async def _run(self, task: RenderTask, media: MediaBytes, num_bytes: int) -> bytes:
-        """The pixels of the answer, exactly ``num_bytes``."""
+    async def lift(self, body: bytes, marker: str) -> Lifted:
+        """Takes the large pictures out of a request body, see :mod:`opsin.media.lift`.
+
+        Raises:
+            MediaUndecodable: the body killed its worker, or took too much time or memory.
+            Overloaded: as render.
+        """
+        task = LiftTask(body, marker, self._config.max_image_bytes)
+        # What is lifted is smaller than its base64; the rest is for hashes and headers, see MIN_URL_BYTES.
+        max_bytes = len(body) * 9 // 8 + ANSWER_OVERHEAD_BYTES
+        answer = await self._run(_Job(task, max_bytes, lambda answer: isinstance(answer, Lifted), "body", None))
+        assert isinstance(answer, Lifted)
+        return answer
+
+    async def _decode(self, media: MediaBytes, recipe: RenderRecipe | None, num_bytes: int) -> bytes:
+        """The pixels, exactly ``num_bytes``."""
+        task = RenderTask(media.header, recipe, media.data)
+        subject = f"{media.header.format} with sha256 {media.sha256}"
+        answer = await self._run(
+            _Job(
+                task,
+                num_bytes + ANSWER_OVERHEAD_BYTES,
+                lambda answer: isinstance(answer, Done) and len(answer.pixels) == num_bytes,
+                subject,
+                media.param,
+            )
+        )
+        assert isinstance(answer, Done)
+        return answer.pixels
+
+    async def _run(self, job: _Job) -> Answer:
+        """The answer of the next free worker; one that fits the job."""
         slot = await self._take()
         try:
-            worker = await self._worker_of(slot)
-            answer = await self._answer(worker, task, media, num_bytes)
+            answer = await self._answer(await self._worker_of(slot), job)
         finally:
             self._give_back(slot)
         if isinstance(answer, Failed):
-            raise undecodable(answer.failure, media.param)
-        return answer.pixels
+            raise undecodable(answer.failure, job.param)
+        return answer
 
-    async def _answer(self, worker: _Worker, task: RenderTask, media: MediaBytes, num_bytes: int) -> Done | Failed:
+    async def _answer(self, worker: _Worker, job: _Job) -> Answer:
         try:
             async with asyncio.timeout(self._config.render_timeout_s):
-                return await worker.run(task, num_bytes)
+                return await worker.run(job)
         except TimeoutError:
-            raise undecodable(Failure.TIMEOUT, media.param) from None
+            raise undecodable(Failure.TIMEOUT, job.param) from None
         except OSError:
             if self._closed:
                 raise _closed_error() from None
-            logger.warning("A render worker died on a %s with sha256 %s", media.header.format, media.sha256)
-            raise undecodable(Failure.UNDECODABLE, media.param) from None
+            logger.warning("A render worker died on a %s", job.subject)
+            raise undecodable(Failure.UNDECODABLE, job.param) from None
 
     async def _take(self) -> _Slot:
         if self._closed:
@@ -231,12 +275,12 @@ class _Worker:
             raise
         return worker
 
-    async def run(self, task: RenderTask, num_bytes: int) -> Done | Failed:
-        """Raises OSError when the worker dies or answers anything but ``num_bytes`` of pixels or a failure."""
+    async def run(self, job: _Job) -> Answer:
+        """Raises OSError when the worker dies or answers anything but a failure or what fits the job."""
         self._busy = True
-        await self._send(encode(task))
-        answer = await self._receive(num_bytes + ANSWER_OVERHEAD_BYTES)
-        if isinstance(answer, Ready) or (isinstance(answer, Done) and len(answer.pixels) != num_bytes):
+        await self._send(encode(job.task))
+        answer = await self._receive(job.max_bytes)
+        if not isinstance(answer, Failed) and not job.fits(answer):
             raise _WorkerLost
         self._busy = False
         self._num_tasks += 1

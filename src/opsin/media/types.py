@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from opsin.core.errors import MediaError
 from opsin.vision.plan import Size
 
 
@@ -39,12 +41,22 @@ class ImageHeader:
 
 @dataclass(frozen=True, slots=True)
 class MediaBytes:
-    """A loaded picture, not decoded. ``param`` names its place in the request."""
+    """A loaded picture, not decoded. ``param`` names its place in the request.
+
+    ``base64`` is the payload as the client encoded it, where it is canonical and was kept: to send on untouched.
+    """
 
     data: bytes
     sha256: str
     header: ImageHeader
     param: str
+    base64: memoryview | None = None
+
+
+Lift = MediaBytes | MediaError
+"""A picture that a worker took out of a large body, or why it cannot be used; its ``param`` is not known yet."""
+LiftedMedia = Mapping[str, Lift]
+"""By the URL that stands in its place."""
 
 
 @dataclass(frozen=True, slots=True)

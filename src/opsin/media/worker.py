@@ -16,7 +16,8 @@ from opsin.core.errors import MediaUndecodable
 from opsin.media import render
 from opsin.media.confine import allow_cpu_s, confine
 from opsin.media.header import read_header
-from opsin.media.messages import LENGTH, Answer, Done, Failed, Ready, RenderTask, decode_task, encode
+from opsin.media.lift import lift
+from opsin.media.messages import LENGTH, Answer, Done, Failed, LiftTask, Ready, Task, decode_task, encode
 from opsin.media.types import ImageFormat
 from opsin.media.undecodable import Failure
 from opsin.vision.plan import RenderRecipe, Size
@@ -36,8 +37,10 @@ def main() -> None:
             _send(writer, _run(task))
 
 
-def _run(task: RenderTask) -> Answer:
+def _run(task: Task) -> Answer:
     try:
+        if isinstance(task, LiftTask):
+            return lift(task.body, task.marker, task.max_image_bytes)
         if task.recipe is None:
             render.verify(task.data, task.header)
             return Done(b"")
@@ -48,7 +51,7 @@ def _run(task: RenderTask) -> Answer:
         return Failed(Failure.MEMORY)
 
 
-def _receive(stream: BufferedReader) -> RenderTask | None:
+def _receive(stream: BufferedReader) -> Task | None:
     """The next task; None at the end of the stream."""
     prefix = stream.read(LENGTH.size)
     if len(prefix) < LENGTH.size:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 DONE = b"data: [DONE]\n\n"
+COMMENT = b": waiting\n\n"
+"""A line that clients skip."""
 
 
 def event(data: bytes) -> bytes:

@@ -66,6 +66,7 @@ class Metrics:
             "opsin_requests", "Answered requests by status and error code", labelnames=["status", "code"],
             registry=self.registry,
         )  # fmt: skip
+        self.oom = Counter("opsin_oom", "Requests that failed for want of memory in the engine", registry=self.registry)
         self.running = Gauge("opsin_num_requests_running", "Requests in the engine's batch", registry=self.registry)
         self.waiting = Gauge("opsin_num_requests_waiting", "Requests that wait for the engine", registry=self.registry)
         self.memory = Gauge(

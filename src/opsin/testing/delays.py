@@ -22,7 +22,7 @@ from opsin.engine.api import (
 )
 from opsin.media.loader import MediaLoader
 from opsin.media.pool import RenderPool
-from opsin.media.types import MediaBytes, RenderedPicture
+from opsin.media.types import LiftedMedia, MediaBytes, RenderedPicture
 from opsin.vision.plan import RenderRecipe
 
 
@@ -33,10 +33,10 @@ class DelayedLoader:
         self._loader = loader
         self._seconds = seconds
 
-    async def load(self, refs: Sequence[MediaRef]) -> tuple[MediaBytes, ...]:
+    async def load(self, refs: Sequence[MediaRef], lifted: LiftedMedia) -> tuple[MediaBytes, ...]:
         """See MediaLoader."""
         await asyncio.sleep(self._seconds)
-        return await self._loader.load(refs)
+        return await self._loader.load(refs, lifted)
 
 
 class DelayedRenderer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -15,9 +15,11 @@ SUPPORTED_MODEL_TYPES = ("idefics3", "smolvlm")
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
 Dtype = Literal["auto", "bfloat16", "float16", "float32"]
-_DELAYED_STAGES = (Stage.VISION_ENCODE, Stage.PREFILL, Stage.DECODE)
+ENGINE_STAGES = (Stage.VISION_ENCODE, Stage.PREFILL, Stage.DECODE)
+"""What the runner does."""
 
 Seconds = Annotated[float, Field(ge=0)]
+T = TypeVar("T", float, int)
 
 
 class LocalOptions(BaseModel):
@@ -38,8 +40,8 @@ class LocalOptions(BaseModel):
 class LocalEngineConfig(LocalOptions):
     """What the worker process needs to load and run one model.
 
-    ``image_mean`` and ``image_std`` are per RGB channel, for pixels scaled to 0..1. ``delays`` adds seconds to every
-    call of a stage: fault injection for tests.
+    ``image_mean`` and ``image_std`` are per RGB channel, for pixels scaled to 0..1. Fault injection for tests:
+    ``delays`` adds seconds to every call of a stage, ``out_of_memory`` makes so many of its first calls fail.
     """
 
     model_path: Path
@@ -50,14 +52,15 @@ class LocalEngineConfig(LocalOptions):
     image_std: tuple[float, float, float]
     max_model_len: int = Field(gt=1)
     delays: dict[Stage, Seconds] = Field(default_factory=dict[Stage, float])
+    out_of_memory: dict[Stage, int] = Field(default_factory=dict[Stage, int])
 
-    @field_validator("delays")
+    @field_validator("delays", "out_of_memory")
     @classmethod
-    def _only_engine_stages(cls, delays: dict[Stage, float]) -> dict[Stage, float]:
-        for stage in delays:
-            if stage not in _DELAYED_STAGES:
-                raise ValueError(f"{stage} is not a stage of the engine; expected one of {', '.join(_DELAYED_STAGES)}")
-        return delays
+    def _only_engine_stages(cls, faults: dict[Stage, T]) -> dict[Stage, T]:
+        for stage in faults:
+            if stage not in ENGINE_STAGES:
+                raise ValueError(f"{stage} is not a stage of the engine; expected one of {', '.join(ENGINE_STAGES)}")
+        return faults
 
 
 def check_supported(config: LocalEngineConfig) -> None:

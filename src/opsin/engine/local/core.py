@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
 
-from opsin.core.errors import ContextLengthExceeded, EngineError, EngineFault, OpsinError
+from opsin.core.errors import ContextLengthExceeded, EngineError, EngineFault, EngineOutOfMemory, OpsinError
 from opsin.core.stages import Stage
 from opsin.engine.local.config import LocalEngineConfig
 from opsin.engine.local.feature_cache import FeatureCache
@@ -159,7 +159,7 @@ class EngineCore:
             self._fail(sequences, error)
         except (OutOfMemory, MemoryError):
             logger.warning("out of memory: %d request(s) failed", len(sequences))
-            self._fail(sequences, EngineError("the engine ran out of memory", code="engine_out_of_memory"))
+            self._fail(sequences, EngineOutOfMemory("the engine ran out of memory", retry_after_s=1))
         except Exception:
             logger.exception("a bug failed %d request(s)", len(sequences))
             self._fail(sequences, EngineFault("the engine failed on this request; its log has more"))

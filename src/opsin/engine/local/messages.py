@@ -11,7 +11,14 @@ from typing import Literal
 
 import msgspec
 
-from opsin.core.errors import ConfigError, ContextLengthExceeded, EngineError, EngineFault, OpsinError
+from opsin.core.errors import (
+    ConfigError,
+    ContextLengthExceeded,
+    EngineError,
+    EngineFault,
+    EngineOutOfMemory,
+    OpsinError,
+)
 from opsin.core.stages import Stage
 from opsin.engine.api import FinishReason, SamplingParams
 
@@ -93,6 +100,7 @@ class ErrorKind(StrEnum):
     CONFIG = "config"
     CONTEXT_LENGTH = "context_length"
     ENGINE = "engine"
+    OUT_OF_MEMORY = "out_of_memory"
     FAULT = "fault"
 
 
@@ -102,6 +110,7 @@ class WireError(msgspec.Struct, frozen=True):
     kind: ErrorKind
     message: str
     code: str
+    retry_after_s: int | None = None
 
 
 class Progress(msgspec.Struct, tag=True, frozen=True):
@@ -193,6 +202,7 @@ _ERRORS: dict[ErrorKind, type[OpsinError]] = {
     ErrorKind.CONFIG: ConfigError,
     ErrorKind.CONTEXT_LENGTH: ContextLengthExceeded,
     ErrorKind.ENGINE: EngineError,
+    ErrorKind.OUT_OF_MEMORY: EngineOutOfMemory,
     ErrorKind.FAULT: EngineFault,
 }
 _KINDS = {error: kind for kind, error in _ERRORS.items()}
@@ -203,12 +213,13 @@ _from_worker = msgspec.msgpack.Decoder(FromWorker)
 
 def error_to_wire(error: OpsinError) -> WireError:
     """Error classes without a kind of their own cross as EngineError, with their message and code."""
-    return WireError(kind=_KINDS.get(type(error), ErrorKind.ENGINE), message=error.message, code=error.code)
+    kind = _KINDS.get(type(error), ErrorKind.ENGINE)
+    return WireError(kind, error.message, error.code, error.retry_after_s)
 
 
 def error_from_wire(error: WireError) -> OpsinError:
     """The error to raise on this side."""
-    return _ERRORS[error.kind](error.message, code=error.code)
+    return _ERRORS[error.kind](error.message, code=error.code, retry_after_s=error.retry_after_s)
 
 
 def to_frame(message: ToWorker | FromWorker) -> bytes:

@@ -22,7 +22,7 @@ from typing import BinaryIO
 from opsin.core.errors import ConfigError, OpsinError
 from opsin.engine.local.config import LocalEngineConfig, check_supported
 from opsin.engine.local.core import EngineCore
-from opsin.engine.local.delays import DelayedRunner
+from opsin.engine.local.faults import FaultyRunner
 from opsin.engine.local.feature_cache import FeatureCache
 from opsin.engine.local.messages import (
     HEADER_BYTES,
@@ -151,8 +151,11 @@ class Worker:
         except ImportError as error:
             logger.exception("import failed")
             raise ConfigError("the local engine needs torch and transformers: pip install 'opsin[local]'") from error
-        runner = TransformersRunner(self._config)
-        return DelayedRunner(runner, self._config.delays) if self._config.delays else runner
+        config = self._config
+        runner = TransformersRunner(config)
+        if config.delays or config.out_of_memory:
+            return FaultyRunner(runner, config.delays, config.out_of_memory)
+        return runner
 
     def _take_messages(self, core: EngineCore) -> bool:
         """All that wait; blocks while there is nothing to do. False after Shutdown."""

@@ -75,13 +75,13 @@ def _unless(value: T | None, neutral: T | None) -> T | UnsetType:
     return UNSET if value is None or value == neutral else value
 
 
-def _message(message: Message, pictures: Iterator[Picture]) -> Iterator[bytes]:
+def _message(message: Message, pictures: Iterator[Picture]) -> Iterator[bytes | memoryview]:
     yield b'{"role":%b,"content":' % msgspec.json.encode(message.role)
     yield from _content(message.parts, pictures)
     yield b"}"
 
 
-def _content(parts: tuple[Part, ...], pictures: Iterator[Picture]) -> Iterator[bytes]:
+def _content(parts: tuple[Part, ...], pictures: Iterator[Picture]) -> Iterator[bytes | memoryview]:
     """A lone text as a plain string: some templates read nothing else, above all from system and assistant."""
     match parts:
         case ():
@@ -94,7 +94,7 @@ def _content(parts: tuple[Part, ...], pictures: Iterator[Picture]) -> Iterator[b
             yield b"]"
 
 
-def _part(part: Part, pictures: Iterator[Picture]) -> Iterator[bytes]:
+def _part(part: Part, pictures: Iterator[Picture]) -> Iterator[bytes | memoryview]:
     match part:
         case TextPart(text):
             yield b'{"type":"text","text":%b}' % msgspec.json.encode(text)
@@ -102,11 +102,11 @@ def _part(part: Part, pictures: Iterator[Picture]) -> Iterator[bytes]:
             picture = next(pictures, None)
             assert picture is not None and picture.media is not None, "a media ref without its bytes"
             yield b'{"type":"image_url","image_url":{"url":"data:%b;base64,' % picture.media.header.format.mime.encode()
-            yield pybase64.b64encode(picture.media.data)
+            yield picture.media.base64 or pybase64.b64encode(picture.media.data)
             yield b'"}}' if detail is Detail.AUTO else b'","detail":"%b"}}' % detail.value.encode()
 
 
-def _joined(items: Iterator[Iterator[bytes]]) -> Iterator[bytes]:
+def _joined(items: Iterator[Iterator[bytes | memoryview]]) -> Iterator[bytes | memoryview]:
     for index, item in enumerate(items):
         if index:
             yield b","

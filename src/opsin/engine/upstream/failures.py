@@ -23,7 +23,14 @@ import re
 import aiohttp
 import msgspec
 
-from opsin.core.errors import ContextLengthExceeded, EngineError, InvalidRequest, OpsinError, Overloaded
+from opsin.core.errors import (
+    ContextLengthExceeded,
+    EngineError,
+    EngineOutOfMemory,
+    InvalidRequest,
+    OpsinError,
+    Overloaded,
+)
 from opsin.engine.upstream.wire import ErrorBody, WireError
 
 MAX_QUOTE_CHARS = 500
@@ -87,7 +94,7 @@ def inband_error(error: WireError | str) -> OpsinError:
     status = _status_of(wire)
     if status is not None:
         return _by_status(status, wire, None)
-    return EngineError(_in_words("the upstream failed while answering", wire), code="upstream_error")
+    return _failure("the upstream failed while answering", wire, "upstream_error")
 
 
 def _by_status(status: int, wire: WireError, retry_after_s: int | None) -> OpsinError:
@@ -105,8 +112,7 @@ def _by_status(status: int, wire: WireError, retry_after_s: int | None) -> Opsin
         case _ if status < 400:
             return protocol_error(f"status {status} where 200 was expected")
         case _:
-            message = _in_words(f"the upstream failed: {status}", wire)
-            return EngineError(message, code="upstream_unavailable", retry_after_s=retry_after_s)
+            return _failure(f"the upstream failed: {status}", wire, "upstream_unavailable", retry_after_s)
 
 
 def _refusal(status: int, wire: WireError) -> InvalidRequest:
@@ -118,9 +124,11 @@ def _refusal(status: int, wire: WireError) -> InvalidRequest:
     return InvalidRequest(message, code=code)
 
 
-def _in_words(message: str, wire: WireError) -> str:
-    """Names the one failure that an operator must tell from all others, in our words."""
-    return f"{message}, out of memory" if _OUT_OF_MEMORY.search(wire.message or "") else message
+def _failure(message: str, wire: WireError, code: str, retry_after_s: int | None = None) -> EngineError:
+    """Tells the one failure that an operator must know from all others."""
+    if _OUT_OF_MEMORY.search(wire.message or ""):
+        return EngineOutOfMemory(f"{message}, out of memory", retry_after_s=retry_after_s)
+    return EngineError(message, code=code, retry_after_s=retry_after_s)
 
 
 def _status_of(wire: WireError) -> int | None:

@@ -1,4 +1,4 @@
-"""Fault injection: a runner that is slower by a known time per call, so that tests meet slow stages on purpose."""
+"""Fault injection: a runner that is slow, or short of memory, in one of its stages, for tests to meet."""
 
 from __future__ import annotations
 
@@ -9,16 +9,21 @@ from dataclasses import replace
 
 from opsin.core.stages import Stage
 from opsin.engine.local.messages import PictureData
-from opsin.engine.local.runner_api import Encoded, LoadedModel, Runner
+from opsin.engine.local.runner_api import Encoded, LoadedModel, OutOfMemory, Runner
 from opsin.engine.local.sequence import Sequence
 
 
-class DelayedRunner:
-    """Wraps a runner; ``delays`` are seconds per picture (vision_encode), per prompt and per decode step."""
+class FaultyRunner:
+    """Wraps a runner.
 
-    def __init__(self, runner: Runner, delays: Mapping[Stage, float]) -> None:
+    ``delays`` are seconds per picture (vision_encode), per prompt and per decode step; ``out_of_memory`` is how many of
+    a stage's first calls raise OutOfMemory.
+    """
+
+    def __init__(self, runner: Runner, delays: Mapping[Stage, float], out_of_memory: Mapping[Stage, int]) -> None:
         self._runner = runner
         self._delays = delays
+        self._out_of_memory = dict(out_of_memory)
 
     def load(self, progress: Callable[[str], None]) -> LoadedModel:
         """See Runner."""
@@ -26,18 +31,17 @@ class DelayedRunner:
 
     def encode(self, pictures: Seq[PictureData]) -> list[Encoded]:
         """See Runner."""
-        delay = self._delays.get(Stage.VISION_ENCODE, 0.0)
-        time.sleep(delay * len(pictures))
+        delay = self._meet(Stage.VISION_ENCODE, len(pictures))
         return [replace(encoded, seconds=encoded.seconds + delay) for encoded in self._runner.encode(pictures)]
 
     def prefill(self, sequence: Sequence) -> int:
         """See Runner."""
-        time.sleep(self._delays.get(Stage.PREFILL, 0.0))
+        self._meet(Stage.PREFILL)
         return self._runner.prefill(sequence)
 
     def decode(self, sequences: Seq[Sequence]) -> list[int]:
         """See Runner."""
-        time.sleep(self._delays.get(Stage.DECODE, 0.0))
+        self._meet(Stage.DECODE)
         return self._runner.decode(sequences)
 
     def release(self, sequence: Sequence) -> None:
@@ -47,3 +51,12 @@ class DelayedRunner:
     def memory_bytes(self) -> int | None:
         """See Runner."""
         return self._runner.memory_bytes()
+
+    def _meet(self, stage: Stage, units: int = 1) -> float:
+        """Sleeps for each unit, then may raise OutOfMemory; returns the seconds per unit."""
+        delay = self._delays.get(stage, 0.0)
+        time.sleep(delay * units)
+        if self._out_of_memory.get(stage, 0) > 0:
+            self._out_of_memory[stage] -= 1
+            raise OutOfMemory
+        return delay

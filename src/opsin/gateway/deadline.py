@@ -1,0 +1,58 @@
+"""When a request has to be over."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Awaitable
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import TypeVar
+
+from opsin.core.errors import DeadlineExceeded
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """``limit_s`` seconds after ``started_at``, which is ``time.monotonic()``."""
+
+    started_at: float
+    limit_s: float
+
+    @classmethod
+    def after(cls, limit_s: float) -> Deadline:
+        """From now on."""
+        return cls(time.monotonic(), limit_s)
+
+    @property
+    def elapsed_s(self) -> float:
+        """Since the start."""
+        return time.monotonic() - self.started_at
+
+    async def within(self, work: Awaitable[T]) -> T:
+        """The result of ``work``. Raises DeadlineExceeded, and cancels it, at the deadline."""
+        try:
+            async with asyncio.timeout(self.limit_s - self.elapsed_s) as timeout:
+                return await work
+        except TimeoutError:
+            if not timeout.expired():
+                raise
+            raise DeadlineExceeded(f"the request took longer than {self.limit_s:g} s (request_timeout_s)") from None
+
+    async def bound(self, events: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
+        """The same events; at the deadline whatever produces them is cancelled.
+
+        Each wait has a timeout of its own, because a generator may be read from several tasks.
+
+        Raises:
+            DeadlineExceeded: in place of the next event.
+        """
+        async with aclosing(events):
+            while True:
+                try:
+                    event = await self.within(anext(events))
+                except StopAsyncIteration:
+                    return
+                yield event
