@@ -14,11 +14,11 @@ from rich.console import Console
 from rich.markup import escape
 
 from opsin.app import Application, build
-from opsin.cli.pictures import data_url
 from opsin.core.ids import new_request_id
 from opsin.demo.hint import PHOTO_HINT, is_photo
 from opsin.engine.api import Delta
 from opsin.gateway.streaming import to_completion
+from opsin.media import data_url
 from opsin.media.loader import MediaLoader
 from opsin.media.types import MediaBytes
 from opsin.protocol.request import parse_request
@@ -43,7 +43,8 @@ def _body(media: list[MediaBytes], question: str, args: argparse.Namespace) -> b
     for number, picture in enumerate(media, 1):
         if len(media) > 1:
             parts.append({"type": "text", "text": f"Image {number}:"})
-        parts.append({"type": "image_url", "image_url": {"url": data_url(picture), "detail": args._detail}})
+        url = data_url.write(picture.header.format.mime, picture.data)
+        parts.append({"type": "image_url", "image_url": {"url": url, "detail": args._detail}})
     parts.append({"type": "text", "text": question})
     message = {"role": "user", "content": parts}
     return json.dumps({"messages": [message], "max_tokens": args._max_tokens}).encode()

@@ -5,18 +5,18 @@ from __future__ import annotations
 import io
 from typing import Any
 
-import pybase64
 from PIL import Image
 
 from opsin.demo.scenes import draw
 from opsin.demo.tasks import Conversation
+from opsin.media import data_url
 
 
 def png_url(picture: Image.Image) -> str:
     """A picture as a PNG data URL."""
     buffer = io.BytesIO()
     picture.save(buffer, "PNG")
-    return f"data:image/png;base64,{pybase64.b64encode(buffer.getvalue()).decode()}"
+    return data_url.write("image/png", buffer.getvalue())
 
 
 def to_openai(conversation: Conversation) -> list[dict[str, Any]]:

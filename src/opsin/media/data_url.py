@@ -8,7 +8,8 @@
 - ASCII whitespace in the payload is removed (MIME line breaks); padding is optional but not wrong; the alphabet is the
   standard one only. Percent-encoding and the URL-safe alphabet are errors, because guessing gives wrong bytes.
 
-Everything else is ``InvalidDataUrl`` naming the offset in the URL, never its content. This module knows no picture.
+Everything else is ``InvalidDataUrl`` naming the offset in the URL, never its content. What is written here is the plainest
+form. This module knows no picture.
 """
 
 from __future__ import annotations
@@ -51,6 +52,16 @@ def parse(url: str, param: str, max_bytes: int) -> bytes:
         return pybase64.b64decode(digits + b"=" * padding, validate=True)
     except binascii.Error:
         raise _invalid("no standard base64", _first_bad_offset(url, start), param) from None
+
+
+def head(mime: str) -> str:
+    """What stands before the payload."""
+    return f"{SCHEME}{mime}{_MARKER},"
+
+
+def write(mime: str, data: bytes) -> str:
+    """A URL that any server takes."""
+    return head(mime) + pybase64.b64encode_as_string(data)
 
 
 def payload_start(url: str, param: str) -> int:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opsin.core.errors import InvalidDataUrl, MediaTooLarge
-from opsin.media.data_url import parse
+from opsin.media.data_url import parse, write
 
 DATA = bytes(range(256))
 BASE64 = base64.b64encode(DATA).decode()
@@ -36,6 +36,11 @@ def parsed(url: str, max_bytes: int = 1000) -> bytes:
 )
 def test_dialects_that_mean_the_same_bytes(url: str) -> None:
     assert parsed(url) == DATA
+
+
+def test_what_is_written_can_be_read() -> None:
+    assert write("image/png", DATA) == f"data:image/png;base64,{BASE64}"
+    assert parsed(write("image/webp", DATA)) == DATA
 
 
 @pytest.mark.parametrize(

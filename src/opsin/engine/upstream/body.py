@@ -15,6 +15,7 @@ from msgspec import UNSET, UnsetType
 
 from opsin.core.conversation import Detail, MediaRef, Message, Part, TextPart
 from opsin.engine.api import ChatPrompt, GenerationRequest, Picture, SamplingParams
+from opsin.media.data_url import head
 
 T = TypeVar("T")
 
@@ -101,7 +102,7 @@ def _part(part: Part, pictures: Iterator[Picture]) -> Iterator[bytes | memoryvie
         case MediaRef(detail=detail):
             picture = next(pictures, None)
             assert picture is not None and picture.media is not None, "a media ref without its bytes"
-            yield b'{"type":"image_url","image_url":{"url":"data:%b;base64,' % picture.media.header.format.mime.encode()
+            yield b'{"type":"image_url","image_url":{"url":"%b' % head(picture.media.header.format.mime).encode()
             yield picture.media.base64 or pybase64.b64encode(picture.media.data)
             yield b'"}}' if detail is Detail.AUTO else b'","detail":"%b"}}' % detail.value.encode()
 
