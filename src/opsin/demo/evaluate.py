@@ -12,7 +12,6 @@ import asyncio
 import json
 import random
 from collections import Counter
-from contextlib import aclosing
 
 from rich.console import Console
 from rich.progress import track
@@ -22,7 +21,7 @@ from opsin.app import Application, build
 from opsin.core.ids import new_request_id
 from opsin.demo.tasks import EVALUATED, LANGUAGES, Conversation, held_out
 from opsin.demo.wire import to_openai
-from opsin.engine.api import Delta
+from opsin.gateway.chat import collect
 from opsin.protocol.request import parse_request
 from opsin.settings import load_settings
 
@@ -33,8 +32,8 @@ async def ask(application: Application, conversation: Conversation) -> str:
     """The model's greedy answer."""
     body = json.dumps({"messages": to_openai(conversation), "max_tokens": 96, "temperature": 0}).encode()
     answer = application.gateway.chat.answer(parse_request(body), request_id=new_request_id(), tenant="evaluation")
-    async with aclosing(answer) as events:
-        return "".join([event.text async for event in events if isinstance(event, Delta)])
+    text, _ = await collect(answer)
+    return text
 
 
 async def evaluate(model: str, per_task: int, seed: int, *, show: bool) -> tuple[Counter[str], Counter[str]]:

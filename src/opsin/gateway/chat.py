@@ -193,6 +193,17 @@ def _prompt_and_sampling(request: ChatCompletionRequest | RawRequest) -> tuple[P
     return to_conversation(request), request
 
 
+async def collect(answer: AsyncGenerator[AnswerEvent, None]) -> tuple[str, Done]:
+    """The whole text and its end. Raises OpsinError as the answer does."""
+    texts: list[str] = []
+    async with aclosing(answer) as events:
+        async for event in events:
+            if isinstance(event, Done):
+                return "".join(texts), event
+            texts.append(event.text)
+    raise OpsinError("the answer ended without a result")
+
+
 def count_outcome(metrics: Metrics, error: OpsinError | None) -> None:
     """Counts one answered request."""
     if isinstance(error, EngineOutOfMemory):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-from contextlib import ExitStack, aclosing
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -22,7 +22,7 @@ from opsin.engine.api import Engine
 from opsin.gateway.admission import Admission
 from opsin.gateway.auth import Auth
 from opsin.gateway.body import read_body
-from opsin.gateway.chat import AnswerEvent, ChatService, Done, count_outcome
+from opsin.gateway.chat import AnswerEvent, ChatService, Done, collect, count_outcome
 from opsin.gateway.config import GatewayConfig
 from opsin.gateway.deadline import Deadline
 from opsin.gateway.docs import openapi, page
@@ -137,7 +137,7 @@ class _Http:
         return await self._complete(answer, exchange, model)
 
     async def _complete(self, answer: Answer, exchange: _Exchange, model: str) -> Response:
-        collected = await _unless_gone(_collect(answer), exchange.http)
+        collected = await _unless_gone(collect(answer), exchange.http)
         if collected is None:
             return self._gone(exchange)
         text, done = collected
@@ -224,16 +224,6 @@ class _Http:
 
 async def _first(stream: AsyncGenerator[T, None]) -> T:
     return await anext(stream)
-
-
-async def _collect(answer: Answer) -> tuple[str, Done]:
-    texts: list[str] = []
-    async with aclosing(answer) as events:
-        async for event in events:
-            if isinstance(event, Done):
-                return "".join(texts), event
-            texts.append(event.text)
-    raise OpsinError("the answer ended without a result")
 
 
 async def _unless_gone(work: Coroutine[Any, Any, T], request: Request) -> T | None:

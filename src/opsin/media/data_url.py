@@ -8,7 +8,7 @@
 - ASCII whitespace in the payload is removed (MIME line breaks); padding is optional but not wrong; the alphabet is the
   standard one only. Percent-encoding and the URL-safe alphabet are errors, because guessing gives wrong bytes.
 
-Everything else is ``InvalidDataUrl`` naming the offset in the URL, never its content. What is written here is the plainest
+Everything else is ``InvalidDataUrl`` naming the offset in the URL, never its content. ``write`` gives the plainest
 form. This module knows no picture.
 """
 
