@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 
 import pytest
@@ -15,7 +16,7 @@ from opsin.settings import load_settings
 from opsin.testing.scripted_upstream import ScriptedUpstream
 from opsin.testing.scripted_upstream import serve as scripted
 from tests.corpus.bodies import image_body, text_body
-from tests.corpus.pictures import data_url, good_pictures
+from tests.corpus.pictures import data_url, encoded, good_pictures, scene
 from tests.integration.gateways import Served, gateway
 
 ROUTES = ("/v1/models", "/v1/models/fake", "/metrics", "/version", "/docs", "/openapi.json", "/health", "/ready")
@@ -186,3 +187,88 @@ async def test_an_upstreams_own_model_name_is_served() -> None:
 def test_a_key_that_no_header_carries_is_refused_at_start(key: str) -> None:
     with pytest.raises(ConfigError, match="api_key"):
         load_settings({"gateway": {"api_key": key}})
+
+
+async def test_a_slow_start_is_a_stream_of_comments_and_then_the_answer() -> None:
+    async with (
+        gateway(fake={"ttft_s": 0.5}, gateway={"heartbeat_s": 0.1}) as served,
+        served.http.post(f"{served.url}/v1/chat/completions", data=text_body(stream=True)) as response,
+    ):
+        assert response.status == 200
+        text = await response.text()
+    assert text.startswith(": waiting\n\n")
+    assert 2 <= text.count(": waiting\n\n") <= 6
+    assert text.endswith("data: [DONE]\n\n")
+
+
+async def test_a_failure_after_a_comment_is_an_event_without_done() -> None:
+    async with (
+        gateway(fake={"ttft_s": 0.3, "failure": "out_of_memory"}, gateway={"heartbeat_s": 0.05}) as served,
+        served.http.post(f"{served.url}/v1/chat/completions", data=text_body(stream=True)) as response,
+    ):
+        text = await response.text()
+        async with served.http.get(f"{served.url}/metrics") as metrics:
+            assert "opsin_oom_total 1.0" in await metrics.text()
+    assert json.loads(text.rpartition("data: ")[2])["error"]["code"] == "engine_out_of_memory"
+    assert "[DONE]" not in text
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_that_takes_too_long_is_504_and_frees_the_engine(stream: bool) -> None:
+    async with gateway(fake={"ttft_s": 60}, gateway={"request_timeout_s": 0.3}) as served:
+        async with served.http.post(f"{served.url}/v1/chat/completions", data=text_body(stream=stream)) as response:
+            assert response.status == 504
+            assert response.headers["x-should-retry"] == "false"
+            error = (await response.json())["error"]
+        assert (error["code"], error["type"]) == ("deadline_exceeded", "timeout_error")
+        await served.until_running(0)
+
+
+async def test_a_deadline_in_the_middle_of_a_stream_is_an_event() -> None:
+    async with (
+        gateway(fake={"itl_s": 0.3}, gateway={"request_timeout_s": 0.5}) as served,
+        served.http.post(f"{served.url}/v1/chat/completions", data=text_body(stream=True, max_tokens=16)) as response,
+    ):
+        text = await response.text()
+        await served.until_running(0)
+    assert json.loads(text.rpartition("data: ")[2])["error"]["code"] == "deadline_exceeded"
+
+
+async def test_a_body_that_never_ends_is_408_and_gives_its_place_back() -> None:
+    async with gateway(gateway={"body_timeout_s": 0.2, "max_requests": 1}) as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(served.url.rsplit(":", 1)[1]))
+        writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert b" 408 " in head
+        assert b"x-should-retry: false" in head
+        writer.close()
+        assert (await served.chat())[0] == 200
+
+
+async def test_a_large_body_loses_no_picture_and_reaches_an_upstream_untouched() -> None:
+    picture = encoded(scene(size=(1200, 900)), "png") + b"\0" * 2**20  # what follows the picture is ignored
+    upstream = ScriptedUpstream()
+    async with scripted(upstream) as url, gateway(engine="upstream", upstream={"url": url}) as served:
+        async with served.http.post(
+            f"{served.url}/v1/chat/completions", data=io.BytesIO(image_body(data_url(picture)))
+        ) as response:
+            assert response.status == 200, await response.text()
+        (received,) = upstream.received
+        assert json.loads(received.body)["messages"][0]["content"][0]["image_url"]["url"] == data_url(picture)
+
+
+async def test_large_bodies_are_refused_like_small_ones() -> None:
+    padding = "x" * 300_000
+    async with gateway(gateway={"max_text_bytes": 400_000}) as served:
+
+        async def refused(body: bytes) -> tuple[int, str, str | None]:
+            async with served.http.post(f"{served.url}/v1/chat/completions", data=body) as response:
+                error = (await response.json())["error"]
+                return response.status, error["code"], error["param"]
+
+        place = "messages.0.content.0.image_url"
+        assert await refused(image_body("data:;base64,!" + padding)) == (400, "invalid_data_url", place)
+        assert await refused(image_body(data_url(b"GIF" + b"?" * 300_000))) == (415, "unsupported_image_format", place)
+        assert await refused(text_body(junk=padding)[:-1]) == (400, "invalid_json", None)
+        assert await refused(text_body(junk=padding * 2)) == (413, "request_too_large", None)
+        assert (await served.chat(junk=padding))[0] == 200

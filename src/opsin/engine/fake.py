@@ -17,7 +17,7 @@ from enum import StrEnum
 from pydantic import BaseModel, ConfigDict, Field
 
 from opsin.core.conversation import TextPart
-from opsin.core.errors import ConfigError, ContextLengthExceeded, EngineError
+from opsin.core.errors import ConfigError, ContextLengthExceeded, EngineError, EngineOutOfMemory
 from opsin.core.stages import Stage
 from opsin.engine.api import (
     Capabilities,
@@ -53,14 +53,14 @@ class FakeConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    text: str = "This answer comes from the fake engine."
-    input: InputKind = InputKind.TOKENS
-    ttft_s: float = Field(default=0.0, ge=0)
-    itl_s: float = Field(default=0.0, ge=0)
-    encode_s: float = Field(default=0.0, ge=0)
-    max_model_len: int = Field(default=8192, gt=1)
-    max_num_seqs: int = Field(default=8, gt=0)
-    failure: FakeFailure = FakeFailure.NONE
+    text: str = Field(default="This answer comes from the fake engine.", description="every answer")
+    input: InputKind = Field(default=InputKind.TOKENS, description="what the engine reads; a server chooses messages")
+    ttft_s: float = Field(default=0.0, ge=0, description="time to the first token")
+    itl_s: float = Field(default=0.0, ge=0, description="time between tokens")
+    encode_s: float = Field(default=0.0, ge=0, description="time to encode a picture")
+    max_model_len: int = Field(default=8192, gt=1, description="tokens of prompt and output")
+    max_num_seqs: int = Field(default=8, gt=0, description="requests at once")
+    failure: FakeFailure = Field(default=FakeFailure.NONE, description="when to fail")
 
 
 class _Words:
@@ -211,8 +211,8 @@ class FakeEngine:
         missing -= self._keys.leases.get(request.id, frozenset())
         await self._timed(Stage.VISION_ENCODE, self._config.encode_s * len(missing), cancelled, stages_s)
         self._keys.scopes.update(dict.fromkeys(missing, request.scope))
-        self._fail_early()
         await self._timed(Stage.PREFILL, self._config.ttft_s, cancelled, stages_s)
+        self._fail_early()
         return (self._config.encode_s,) * len(missing)
 
     async def _timed(
@@ -250,7 +250,7 @@ class FakeEngine:
         if self._config.failure is FakeFailure.BEFORE_FIRST_TOKEN:
             raise EngineError("the engine process died while it ran this request", code="engine_died")
         if self._config.failure is FakeFailure.OUT_OF_MEMORY:
-            raise EngineError("the engine ran out of memory", code="engine_out_of_memory")
+            raise EngineOutOfMemory("the engine ran out of memory", retry_after_s=1)
 
     def _fail_mid_stream(self, token_id: int) -> None:
         if token_id == 1 and self._config.failure is FakeFailure.MID_STREAM:

@@ -12,7 +12,14 @@ import pytest
 from aiohttp import client_exceptions
 from aiohttp.client_reqrep import ConnectionKey
 
-from opsin.core.errors import ContextLengthExceeded, EngineError, InvalidRequest, OpsinError, Overloaded
+from opsin.core.errors import (
+    ContextLengthExceeded,
+    EngineError,
+    EngineOutOfMemory,
+    InvalidRequest,
+    OpsinError,
+    Overloaded,
+)
 from opsin.engine.upstream.failures import http_error, inband_error, transport_error
 from opsin.engine.upstream.wire import WireError
 
@@ -46,7 +53,7 @@ def wrapped(**error: Any) -> bytes:
         (408, b"", EngineError, "upstream_timeout"),
         (429, b"", Overloaded, "overloaded"),
         (302, b"", EngineError, "upstream_protocol"),
-        (500, wrapped(message="CUDA out of memory. at /opt/vllm"), EngineError, "upstream_unavailable"),
+        (500, wrapped(message="CUDA out of memory. at /opt/vllm"), EngineOutOfMemory, "engine_out_of_memory"),
         (502, b"\xff\xfe", EngineError, "upstream_unavailable"),
         (503, b"null", EngineError, "upstream_unavailable"),
     ],
@@ -80,7 +87,7 @@ def test_retry_after(header: str | None, seconds: int | None) -> None:
 @pytest.mark.parametrize(
     ("error", "kind", "code"),
     [
-        (WireError(message="out of memory", code=500), EngineError, "upstream_unavailable"),
+        (WireError(message="out of memory", code=500), EngineOutOfMemory, "engine_out_of_memory"),
         (WireError(message="oom", type="server_error"), EngineError, "upstream_error"),
         ("something broke", EngineError, "upstream_error"),
         (WireError(message="bad", type="BadRequestError", code=400), InvalidRequest, "invalid_request"),

@@ -1,0 +1,79 @@
+"""Deadlines and heartbeats of answers that take their time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+import pytest
+
+from opsin.core.errors import DeadlineExceeded
+from opsin.gateway.deadline import Deadline
+from opsin.gateway.heartbeat import Silence, with_silences
+
+
+class Source:
+    """Numbers after pauses; knows whether it was closed."""
+
+    def __init__(self, *pauses_s: float) -> None:
+        self.pauses_s = pauses_s
+        self.closed = False
+
+    async def events(self) -> AsyncGenerator[int, None]:
+        try:
+            for number, pause_s in enumerate(self.pauses_s):
+                await asyncio.sleep(pause_s)
+                yield number
+        finally:
+            self.closed = True
+
+
+async def test_what_is_in_time_passes() -> None:
+    source = Source(0, 0, 0)
+    assert [event async for event in Deadline.after(5).bound(source.events())] == [0, 1, 2]
+    assert source.closed
+
+
+async def test_the_deadline_takes_the_place_of_the_next_event_and_closes_the_source() -> None:
+    source = Source(0, 30)
+    seen: list[int] = []
+    with pytest.raises(DeadlineExceeded, match=r"0\.2 s \(request_timeout_s\)"):
+        async for event in Deadline.after(0.2).bound(source.events()):
+            seen.append(event)
+    assert seen == [0]
+    assert source.closed
+
+
+async def test_a_timeout_of_the_source_itself_is_not_the_deadline() -> None:
+    async def failing() -> AsyncGenerator[int, None]:
+        raise TimeoutError("its own")
+        yield 0
+
+    with pytest.raises(TimeoutError, match="its own"):
+        await anext(Deadline.after(5).bound(failing()))
+
+
+async def test_silence_is_told_and_the_wait_goes_on() -> None:
+    source = Source(0, 0.35, 0)
+    events = [event async for event in with_silences(source.events(), 0.1)]
+    assert [event for event in events if not isinstance(event, Silence)] == [0, 1, 2]
+    assert Silence() in events
+    assert events.index(Silence()) == 1
+    assert source.closed
+
+
+async def test_closing_in_the_middle_of_a_wait_closes_the_source() -> None:
+    source = Source(30)
+    stream = with_silences(source.events(), 0.05)
+    assert await anext(stream) == Silence()
+    await stream.aclose()
+    assert source.closed
+
+
+async def test_cancelling_the_wait_closes_the_source() -> None:
+    source = Source(30)
+    stream = with_silences(source.events(), 10)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await anext(stream)
+    assert source.closed
