@@ -8,7 +8,8 @@ import json
 from typing import Any
 
 from opsin import __version__
-from opsin.protocol.request import REFUSED, ChatCompletionRequest
+from opsin.protocol.fields import RULES, Fate
+from opsin.protocol.request import ChatCompletionRequest
 
 _ROUTES = (
     ("POST", "/v1/chat/completions", 'Answer a conversation with pictures; streams with "stream": true'),
@@ -56,7 +57,7 @@ def page() -> str:
         f"<tr><td><code>{name}</code></td><td><code>{html.escape(_kind(field))}</code></td></tr>"
         for name, field in fields.items()
     )
-    refused = ", ".join(f"<code>{name}</code>" for name in REFUSED)
+    refused = ", ".join(f"<code>{rule.path}</code>" for rule in RULES if rule.fate is Fate.REFUSED)
     return (
         "<!doctype html><meta charset=utf-8><title>opsin API</title>"
         "<style>body{font:16px/1.5 system-ui;max-width:60rem;margin:2rem auto;padding:0 1rem}"

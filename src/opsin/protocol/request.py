@@ -1,17 +1,19 @@
 """``POST /v1/chat/completions`` as it arrives: validated, then turned into ordered parts.
 
-Fields that opsin knows and does not serve are refused by name; fields that it does not know are ignored, as vLLM does.
+What is accepted, ignored and refused by name stands in :mod:`opsin.protocol.fields`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
+from pydantic_core import ErrorDetails, PydanticCustomError
 
 from opsin.core.conversation import Conversation, Detail, MediaRef, Message, Part, Role, TextPart
-from opsin.core.errors import InvalidRequest, MediaError, UnsupportedParameter
+from opsin.core.errors import InvalidRequest, MediaError
+from opsin.protocol.fields import PART_TYPES, FieldRule, Place, find_refused, refuse_unserved
 
 MAX_MESSAGES = 1024
 MAX_STOP = 16
@@ -21,11 +23,23 @@ MAX_COUNT = 2**31 - 1
 
 class _Wire(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True, extra="ignore", allow_inf_nan=False)
+    place: ClassVar[Place | None] = None
+    """Where the rules for its fields stand."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unserved(cls, value: Any) -> Any:
+        if cls.place is not None and isinstance(value, dict):
+            rule = find_refused(cls.place, value)  # pyright: ignore[reportUnknownArgumentType] raw JSON
+            if rule is not None:
+                raise PydanticCustomError("refused_field", "this field is refused", {"rule": rule})
+        return value  # pyright: ignore[reportUnknownVariableType] raw JSON
 
 
 class ImageUrl(_Wire):
     """The ``image_url`` object of a picture part."""
 
+    place = Place.IMAGE_URL
     url: str
     detail: Literal["auto", "low", "high", "original"] = "auto"
 
@@ -41,6 +55,7 @@ def _part_type(value: Any) -> str:
 class TextContent(_Wire):
     """``{"type": "text", "text": …}``."""
 
+    place = Place.PART
     type: Literal["text"]
     text: str
 
@@ -48,6 +63,7 @@ class TextContent(_Wire):
 class ImageContent(_Wire):
     """``{"type": "image_url", "image_url": {"url": …, "detail": …}}``; a bare string is taken as the URL."""
 
+    place = Place.PART
     type: Literal["image_url"]
     image_url: Annotated[
         Annotated[str, Tag("<string>")] | Annotated[ImageUrl, Tag("<other>")], Discriminator(_is_string)
@@ -63,10 +79,12 @@ ContentPart = Annotated[
 class ChatMessage(_Wire):
     """One message of the request."""
 
+    place = Place.MESSAGE
     role: Literal["system", "developer", "user", "assistant"]
     content: (
         Annotated[
-            Annotated[str, Tag("<string>")] | Annotated[list[ContentPart], Field(max_length=MAX_PARTS), Tag("<other>")],
+            Annotated[str, Tag("<string>")]
+            | Annotated[list[ContentPart], Field(max_length=MAX_PARTS, fail_fast=True), Tag("<other>")],
             Discriminator(_is_string),
         ]
         | None
@@ -76,6 +94,7 @@ class ChatMessage(_Wire):
 class StreamOptions(_Wire):
     """``stream_options``."""
 
+    place = Place.STREAM_OPTIONS
     include_usage: bool = False
 
 
@@ -115,17 +134,11 @@ class SamplingFields(_Wire):
 class ChatCompletionRequest(SamplingFields):
     """The accepted fields of a request."""
 
+    place = Place.REQUEST
     model: str | None = None
-    messages: list[ChatMessage] = Field(min_length=1, max_length=MAX_MESSAGES)
+    messages: list[ChatMessage] = Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)
     stream: bool = False
     stream_options: StreamOptions | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_unserved(cls, body: Any) -> Any:
-        if isinstance(body, dict):
-            refuse_unserved({str(name): value for name, value in body.items()})  # pyright: ignore[reportUnknownVariableType,reportUnknownArgumentType] raw JSON
-        return body  # pyright: ignore[reportUnknownVariableType] raw JSON
 
     @property
     def include_usage(self) -> bool:
@@ -133,50 +146,12 @@ class ChatCompletionRequest(SamplingFields):
         return self.stream_options is not None and self.stream_options.include_usage
 
 
-def _present(value: object) -> bool:
-    return value not in (None, False, [], {})
-
-
-def _not_text(value: object) -> bool:
-    return value not in (None, {"type": "text"})
-
-
-REFUSED: dict[str, Callable[[object], bool]] = {
-    "n": lambda value: value not in (None, 1),
-    "tools": _present,
-    "functions": _present,
-    "tool_choice": lambda value: value not in (None, "none", "auto"),
-    "function_call": lambda value: value not in (None, "none", "auto"),
-    "logprobs": _present,
-    "top_logprobs": lambda value: value not in (None, 0),
-    "logit_bias": _present,
-    "response_format": _not_text,
-    "audio": _present,
-    "modalities": lambda value: value not in (None, ["text"]),
-    "web_search_options": _present,
-    "guided_json": _present,
-    "guided_regex": _present,
-    "guided_choice": _present,
-    "structured_outputs": _present,
-    "cache_salt": _present,
-    "mm_processor_kwargs": _present,
-}
-"""Field → whether its value asks for something that opsin does not do; checked before anything else."""
-
-
-def refuse_unserved(body: dict[str, object]) -> None:
-    """Raises UnsupportedParameter for the first field that asks for what opsin does not serve."""
-    for name, asks in REFUSED.items():
-        if name in body and asks(body[name]):
-            raise UnsupportedParameter(f"'{name}' is not supported with this value", param=name)
-
-
 def parse_request(body: bytes) -> ChatCompletionRequest:
     """Returns the validated request.
 
     Raises:
         InvalidRequest: not JSON, or a field is wrong; ``param`` names the field, the message never quotes its value.
-        UnsupportedParameter: a field of :data:`REFUSED`.
+        UnsupportedParameter: a field asks for what opsin does not do.
     """
     try:
         request = ChatCompletionRequest.model_validate_json(body)
@@ -213,17 +188,33 @@ def _check_across_fields(request: SamplingFields) -> None:
 
 
 def _invalid(error: ValidationError) -> InvalidRequest:
-    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    if first["type"] == "json_invalid":
-        return InvalidRequest("the body is not valid JSON", code="invalid_json")
+    first = error.errors(include_url=False, include_input=False)[0]
     param = _field_path(first["loc"])
-    if first["type"] in ("union_tag_invalid", "union_tag_not_found"):
-        return InvalidRequest(
-            f"'{param}': a content part must have type 'text' or 'image_url'",
-            code="unsupported_content_part",
-            param=param,
-        )
-    return InvalidRequest(f"'{param}': {first['msg']}" if param else first["msg"], param=param or None)
+    match first["type"]:
+        case "json_invalid":
+            return InvalidRequest("the body is not valid JSON", code="invalid_json")
+        case "refused_field":
+            return _refused_field(first, param)
+        case "union_tag_invalid" | "union_tag_not_found":
+            return _unsupported_part(first, param)
+        case _:
+            return InvalidRequest(f"'{param}': {first['msg']}" if param else first["msg"], param=param or None)
+
+
+def _refused_field(error: ErrorDetails, param: str) -> InvalidRequest:
+    rule = error.get("ctx", {})["rule"]
+    assert isinstance(rule, FieldRule)
+    return rule.refusal(f"{param}.{rule.name}" if param else rule.name)
+
+
+def _unsupported_part(error: ErrorDetails, param: str) -> InvalidRequest:
+    """Quotes the type only when it is one that other servers know."""
+    rule = PART_TYPES.get(str(error.get("ctx", {}).get("tag", ""))[1:-1])
+    message = f"a part of type '{rule.name}' is not supported: {rule.note}" if rule else _PART_NEEDS_TYPE
+    return InvalidRequest(f"'{param}': {message}", code="unsupported_content_part", param=param)
+
+
+_PART_NEEDS_TYPE = "a content part must have type 'text' or 'image_url'"
 
 
 def _field_path(location: Sequence[int | str]) -> str:

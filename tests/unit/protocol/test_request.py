@@ -5,8 +5,8 @@ import json
 import pytest
 
 from opsin.core.conversation import Detail, MediaRef, TextPart
-from opsin.core.errors import InvalidRequest, UnsupportedParameter
-from opsin.protocol.request import REFUSED, parse_request, to_conversation
+from opsin.core.errors import InvalidRequest
+from opsin.protocol.request import parse_request, to_conversation
 from tests.corpus.bodies import content_body, text_body
 
 
@@ -30,15 +30,6 @@ def test_developer_is_a_system_message() -> None:
     assert to_conversation(parse_request(content_body("be brief", role="developer"))).messages[0].role == "system"
 
 
-@pytest.mark.parametrize("field", REFUSED)
-def test_a_refused_field_is_named_and_its_neutral_value_accepted(field: str) -> None:
-    with pytest.raises(UnsupportedParameter) as caught:
-        parse_request(text_body(**{field: "anything"}))
-    assert caught.value.param == field
-    assert field in caught.value.message
-    parse_request(text_body(**{field: None}))
-
-
 @pytest.mark.parametrize(
     ("body", "param"),
     [
@@ -56,10 +47,6 @@ def test_an_error_names_the_field_and_never_quotes_the_value(body: bytes, param:
         parse_request(body)
     assert caught.value.param == param
     assert "robot" not in caught.value.message
-
-
-def test_unknown_fields_are_ignored() -> None:
-    assert parse_request(text_body(user="someone", metadata={"a": "b"}, store=False)).output_tokens == 4
 
 
 def test_max_completion_tokens_wins_over_its_older_name() -> None:
