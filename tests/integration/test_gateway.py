@@ -151,6 +151,9 @@ async def test_the_request_id_is_echoed_if_it_is_plain() -> None:
                 f"{served.url}/v1/chat/completions", data=text_body(), headers=headers
             ) as response:
                 assert (response.headers["x-request-id"] == sent) is kept
+        for route in (*ROUTES, "/v1/nothing"):
+            async with served.http.get(served.url + route, headers={"x-request-id": "abc-123"}) as response:
+                assert response.headers["x-request-id"] == "abc-123", route
 
 
 async def test_a_compressed_body_is_refused() -> None:

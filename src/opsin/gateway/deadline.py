@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncGenerator, Awaitable
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TypeVar
 
-from opsin.core.errors import DeadlineExceeded
+from opsin.core.errors import DeadlineExceeded, InvalidRequest
 
 T = TypeVar("T")
+
+HEADER = "x-request-timeout"
+"""By which a client asks for less time than ``request_timeout_s``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,18 @@ class Deadline:
         """From now on."""
         return cls(time.monotonic(), limit_s)
 
+    def lowered(self, wish: str | None) -> Deadline:
+        """The client's own limit from the header, which cannot raise ours.
+
+        Raises:
+            InvalidRequest: not a positive number of seconds.
+        """
+        if wish is None:
+            return self
+        if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,6})?", wish) or float(wish) <= 0:
+            raise InvalidRequest(f"the header '{HEADER}' must be a positive number of seconds", param=HEADER)
+        return Deadline(self.started_at, min(self.limit_s, float(wish)))
+
     @property
     def elapsed_s(self) -> float:
         """Since the start."""
@@ -39,7 +55,7 @@ class Deadline:
         except TimeoutError:
             if not timeout.expired():
                 raise
-            raise DeadlineExceeded(f"the request took longer than {self.limit_s:g} s (request_timeout_s)") from None
+            raise DeadlineExceeded(f"the request took longer than {self.limit_s:g} s") from None
 
     async def bound(self, events: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
         """The same events; at the deadline whatever produces them is cancelled.

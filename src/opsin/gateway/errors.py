@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from opsin.core.errors import MethodNotAllowed, NotFound, OpsinError
+from opsin.gateway.request_id import HEADER
 from opsin.protocol.response import error_body
 
 logger = logging.getLogger(__name__)
@@ -30,9 +31,11 @@ def as_opsin_error(error: Exception, request_id: str) -> OpsinError:
     return OpsinError("internal error; the server's log has more under this request id")
 
 
-async def on_opsin_error(_: Request, error: Exception) -> Response:
-    """Starlette handler for everything below a route."""
-    return to_response(as_opsin_error(error, "-"))
+async def on_opsin_error(request: Request, error: Exception) -> Response:
+    """Starlette handler for everything below a route; outside of any middleware, so it adds the id itself."""
+    response = to_response(as_opsin_error(error, request.state.id))
+    response.headers[HEADER] = request.state.id
+    return response
 
 
 async def on_http_exception(request: Request, error: Exception) -> Response:

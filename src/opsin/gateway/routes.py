@@ -11,25 +11,27 @@ from typing import Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from opsin import __version__
 from opsin.core.errors import OpsinError
-from opsin.core.ids import new_request_id, safe_client_id
 from opsin.engine.api import Engine
 from opsin.gateway.admission import Admission
 from opsin.gateway.auth import Auth
 from opsin.gateway.body import read_body
 from opsin.gateway.chat import AnswerEvent, ChatService, Done, collect, count_outcome
 from opsin.gateway.config import GatewayConfig
+from opsin.gateway.deadline import HEADER as DEADLINE_HEADER
 from opsin.gateway.deadline import Deadline
 from opsin.gateway.docs import openapi, page
 from opsin.gateway.errors import as_opsin_error, on_http_exception, on_opsin_error, to_response
 from opsin.gateway.heartbeat import with_silences
-from opsin.gateway.intake import Intake
+from opsin.gateway.intake import Intake, Taken
 from opsin.gateway.memory import observe_memory
+from opsin.gateway.request_id import RequestIds
 from opsin.gateway.served import ServedModels
 from opsin.gateway.streaming import EventStream, Outcome, server_timing, to_completion, to_events
 from opsin.protocol.response import encode
@@ -75,7 +77,11 @@ def create_app(gateway: Gateway) -> Starlette:
         Route("/docs", http.guarded(http.docs)),
         Route("/openapi.json", http.guarded(http.openapi)),
     ]
-    app = Starlette(routes=routes, exception_handlers={HTTPException: on_http_exception, Exception: on_opsin_error})
+    app = Starlette(
+        routes=routes,
+        middleware=[Middleware(RequestIds)],
+        exception_handlers={HTTPException: on_http_exception, Exception: on_opsin_error},
+    )
     app.router.redirect_slashes = False
     return app
 
@@ -106,8 +112,7 @@ class _Http:
         return checked
 
     async def chat_completions(self, request: Request) -> Response:
-        # The id is never the client's own: two clients may send the same.
-        exchange = _Exchange(request, new_request_id(), Deadline.after(self._gateway.config.request_timeout_s))
+        exchange = _Exchange(request, request.state.id, Deadline.after(self._gateway.config.request_timeout_s))
         try:
             with ExitStack() as held:
                 response = await self._chat(exchange, held)
@@ -117,24 +122,24 @@ class _Http:
             error = as_opsin_error(caught, exchange.id)
             self._log(exchange, error)
             response = to_response(error)
-        response.headers["x-request-id"] = safe_client_id(request.headers.get("x-request-id")) or exchange.id
         return response
 
     async def _chat(self, exchange: _Exchange, held: ExitStack) -> Response:
         gateway = self._gateway
         tenant = gateway.auth.tenant(exchange.http.headers.get("authorization"))
         held.enter_context(gateway.admission.admit())
-        config = gateway.config
-        body = await read_body(exchange.http, config.max_body_bytes, config.body_timeout_s)
-        taken = await exchange.deadline.within(gateway.intake.take(body))
+        deadline = exchange.deadline.lowered(exchange.http.headers.get(DEADLINE_HEADER))
+        taken = await deadline.within(self._take(exchange.http))
         chat = taken.request
         model = gateway.models.check(chat.model)
-        answer = exchange.deadline.bound(
-            gateway.chat.answer(chat, request_id=exchange.id, tenant=tenant, lifted=taken.media)
-        )
+        answer = deadline.bound(gateway.chat.answer(chat, request_id=exchange.id, tenant=tenant, lifted=taken.media))
         if chat.stream:
             return await self._stream(answer, exchange, model, held, include_usage=chat.include_usage)
         return await self._complete(answer, exchange, model)
+
+    async def _take(self, http: Request) -> Taken:
+        config = self._gateway.config
+        return await self._gateway.intake.take(await read_body(http, config.max_body_bytes, config.body_timeout_s))
 
     async def _complete(self, answer: Answer, exchange: _Exchange, model: str) -> Response:
         collected = await _unless_gone(collect(answer), exchange.http)

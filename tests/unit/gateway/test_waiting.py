@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from opsin.core.errors import DeadlineExceeded
+from opsin.core.errors import DeadlineExceeded, InvalidRequest
 from opsin.gateway.deadline import Deadline
 from opsin.gateway.heartbeat import Silence, with_silences
 
@@ -37,11 +37,19 @@ async def test_what_is_in_time_passes() -> None:
 async def test_the_deadline_takes_the_place_of_the_next_event_and_closes_the_source() -> None:
     source = Source(0, 30)
     seen: list[int] = []
-    with pytest.raises(DeadlineExceeded, match=r"0\.2 s \(request_timeout_s\)"):
+    with pytest.raises(DeadlineExceeded, match=r"longer than 0\.2 s"):
         async for event in Deadline.after(0.2).bound(source.events()):
             seen.append(event)
     assert seen == [0]
     assert source.closed
+
+
+def test_a_client_may_ask_for_less_time_and_not_for_more() -> None:
+    deadline = Deadline.after(10)
+    assert [deadline.lowered(wish).limit_s for wish in (None, "2.5", "10", "600")] == [10, 2.5, 10, 10]
+    for wish in ("0", "-1", "nan", "inf", "1e3", "soon", "", "1" * 20):
+        with pytest.raises(InvalidRequest, match="x-request-timeout"):
+            deadline.lowered(wish)
 
 
 async def test_a_timeout_of_the_source_itself_is_not_the_deadline() -> None:

@@ -15,6 +15,7 @@ from tests.corpus.pictures import data_url, encoded, scene
 
 PNG = encoded(scene(size=(640, 480)), "png")
 URL = data_url(PNG)
+PADDED = data_url(PNG + b"\0" * (4 - len(PNG) % 3))
 MARKER = "lifted-0"
 LIMIT = 10 * 2**20
 
@@ -44,10 +45,9 @@ def test_escaped_base64_is_read_but_not_sent_on(escape: tuple[str, str]) -> None
     assert (picture.data, picture.base64) == (PNG, None)
 
 
-@pytest.mark.parametrize("change", [lambda url: url.rstrip("="), lambda url: url[:5000] + "\\r\\n" + url[5000:]])
-def test_base64_that_is_not_canonical_is_not_sent_on(change: Any) -> None:
-    url = data_url(PNG + b"\0" * (1 - len(PNG) % 3))  # one that needs padding
-    body = b'{"url":"%s"}' % change(url).encode()
+@pytest.mark.parametrize("url", [PADDED.rstrip("="), PADDED[:5000] + "\\r\\n" + PADDED[5000:]])
+def test_base64_that_is_not_canonical_is_not_sent_on(url: str) -> None:
+    body = b'{"url":"%s"}' % url.encode()
     picture = opened(lift(body, MARKER, LIMIT), body, MARKER, keep_base64=True)[f"{MARKER}:0"]
     assert isinstance(picture, MediaBytes)
     assert picture.base64 is None
@@ -87,7 +87,7 @@ def test_valid_json_stays_valid_and_equal_but_for_the_pictures() -> None:
         return "".join(rng.choices(alphabet, k=rng.randrange(9)))
 
     for _ in range(300):
-        value = {text(): text(), "url": rng.choice([text(), URL]), "deep": [{"image_url": URL}, text(), {"url": {}}]}
+        value: dict[str, Any] = {text(): text(), "url": rng.choice([text(), URL]), "deep": [{"image_url": URL}, text(), {"url": {}}]}
         body = json.dumps(value, ensure_ascii=rng.random() < 0.5).encode()
         lifted = lift(body, MARKER, LIMIT)
         restored = lifted.body
