@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib.metadata import version
-from pathlib import Path
 
 from opsin.cache.keys import FeatureKeys, Scopes
 from opsin.core.errors import ConfigError
+from opsin.core.problems import raise_all
 from opsin.core.stages import Stage
 from opsin.engine.api import Engine, InputKind
 from opsin.engine.fake import FakeEngine
@@ -26,9 +26,9 @@ from opsin.media.pool import RenderPool
 from opsin.models.card import GenerationDefaults, ModelCard, load_card
 from opsin.models.hub import resolve
 from opsin.prompt.build import PromptBuilder
-from opsin.prompt.template import ChatTemplate
 from opsin.prompt.tokenizer import Detokenizer, Tokenizer
-from opsin.settings import DEMO_MODEL, EngineKind, Settings
+from opsin.settings import EngineKind, Settings
+from opsin.startup import model_problems, template_of
 from opsin.telemetry.metrics import Metrics
 from opsin.testing.delays import DelayedEngine, DelayedLoader, DelayedRenderer
 from opsin.vision.plan import Family
@@ -80,18 +80,13 @@ class LocalModel:
     builder: PromptBuilder
 
 
-def model_path(model: str) -> str:
-    """``demo`` stands for the model in the package."""
-    return str(Path(__file__).parent / "demo" / "model") if model == DEMO_MODEL else model
-
-
 def load_vision(settings: Settings) -> tuple[ModelCard, Family]:
     """A model's card and its visual-token rule; enough to count tokens.
 
     Raises:
         ConfigError: no such model, an unsupported family, or broken files.
     """
-    card = load_card(resolve(model_path(settings.model), settings.revision))
+    card = load_card(resolve(settings.model_location, settings.revision))
     return card, family_for(card)
 
 
@@ -102,12 +97,12 @@ def load_local_model(settings: Settings) -> LocalModel:
         ConfigError: no such model, an unsupported family, or broken files.
     """
     card, family = load_vision(settings)
+    raise_all(list(model_problems(settings, card)))
     tokenizer = Tokenizer.from_file(card.tokenizer_path)
     image_token_id = card.image_token_id or tokenizer.token_id(family.image_token)
     if image_token_id is None:
         raise ConfigError(f"the tokenizer has no {family.image_token}, so the model cannot take pictures")
-    template = ChatTemplate(card.chat_template, card.special_tokens)
-    builder = PromptBuilder(tokenizer, template, family.image_token, image_token_id)
+    builder = PromptBuilder(tokenizer, template_of(settings, card), family.image_token, image_token_id)
     return LocalModel(card, image_token_id, family, tokenizer, builder)
 
 

@@ -5,29 +5,29 @@ Composes the configuration of each package; nothing below this file reads the en
 
 from __future__ import annotations
 
-import tomllib
+import os
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
-from pydantic_settings import (
-    BaseSettings,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-    SettingsError,
-    TomlConfigSettingsSource,
-)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from opsin.core.errors import ConfigError
+from opsin.core.problems import Problem, raise_all
 from opsin.core.stages import Stage
 from opsin.engine.fake import FakeConfig
 from opsin.engine.local.config import LocalOptions
 from opsin.engine.upstream.config import UpstreamConfig
 from opsin.gateway.config import GatewayConfig
 from opsin.media.config import MediaConfig
+from opsin.models.config import HubConfig
+from opsin.sources import Given, Layer, closest, flatten, from_environment, from_file, load, variable_of
 
 DEMO_MODEL = "demo"
 """The model shipped in the package."""
+
+FILE = Path("opsin.toml")
+"""Read from the working directory when no other file is named."""
 
 
 class EngineKind(StrEnum):
@@ -38,61 +38,120 @@ class EngineKind(StrEnum):
     FAKE = "fake"
 
 
-class Settings(BaseSettings):
+def _pairs(value: object) -> object:
+    """``prefill=0.5,queue=1``, as a flag has it."""
+    if not isinstance(value, str):
+        return value
+    pairs = [pair.split("=") for pair in value.split(",")]
+    if any(len(pair) != 2 for pair in pairs):
+        raise ValueError("should be STAGE=NUMBER, several with commas")
+    return dict(pairs)
+
+
+class Settings(BaseModel):
     """Everything an operator can set."""
 
-    model_config = SettingsConfigDict(
-        env_prefix="OPSIN_", env_nested_delimiter="__", toml_file="opsin.toml", extra="forbid", frozen=True
-    )
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     model: str = Field(default=DEMO_MODEL, description="folder, hub id, or 'demo'")
-    revision: str | None = Field(default=None, description="commit of a hub model; unpinned models are logged")
+    revision: str | None = Field(default=None, description="commit of a hub model; pin it in production")
+    served_model_name: tuple[str, ...] = Field(
+        default=(), description="names under which clients may ask for the model; default: the model's own"
+    )
     max_model_len: int | None = Field(
         default=None, gt=1, description="tokens of prompt and output; default: the model's"
     )
-    served_model_name: tuple[str, ...] = ()
-    engine: EngineKind = EngineKind.LOCAL
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    chat_template: str | None = Field(
+        default=None, description="a jinja file, or the template itself, in place of the model's own"
+    )
+    engine: EngineKind = Field(
+        default=EngineKind.LOCAL, description="which engine answers; naming an upstream chooses it"
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="what goes to standard error"
+    )
     gateway: GatewayConfig = GatewayConfig()
     media: MediaConfig = MediaConfig()
+    hub: HubConfig = HubConfig()
     local: LocalOptions = LocalOptions()
     upstream: UpstreamConfig | None = None
     fake: FakeConfig = FakeConfig()
-    inject_delay_s: dict[Stage, float] = Field(
+    inject_delay_s: Annotated[dict[Stage, float], BeforeValidator(_pairs)] = Field(
         default_factory=dict[Stage, float], description="fault injection: seconds added to a stage of every request"
     )
-    inject_out_of_memory: dict[Stage, int] = Field(
+    inject_out_of_memory: Annotated[dict[Stage, int], BeforeValidator(_pairs)] = Field(
         default_factory=dict[Stage, int], description="fault injection: so many first calls of an engine stage fail"
     )
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Flags over environment over file."""
-        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
+    @property
+    def model_location(self) -> str:
+        """Folder or hub id; ``demo`` is a folder of the package."""
+        return str(Path(__file__).parent / "demo" / "model") if self.model == DEMO_MODEL else self.model
 
 
-def load_settings(flags: dict[str, Any]) -> Settings:
-    """Settings from all sources; ``flags`` is nested like Settings and holds only what the user typed.
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """The settings, and who stated what. Where a value is wrong its default stands in ``settings``."""
+
+    settings: Settings
+    given: Layer
+    problems: tuple[Problem, ...]
+    notices: tuple[str, ...]
+
+    def checked(self) -> Settings:
+        """The settings. Raises ConfigError that names every wrong value."""
+        raise_all(self.problems)
+        return self.settings
+
+
+def configuration(flags: Layer, file: Path | None = None) -> Configuration:
+    """Reads all sources. ``file`` has to exist if it is named."""
+    problems: list[Problem] = []
+    stated = _file(file, problems)
+    environment, notices = _environment()
+    layers = (stated, environment, flags)
+    loaded = load(Settings, {path: given for layer in layers for path, given in _engine_chosen(layer).items()})
+    return Configuration(loaded.settings, loaded.given, (*problems, *loaded.problems), notices)
+
+
+def load_settings(values: dict[str, Any]) -> Settings:
+    """Settings from all sources; ``values`` is nested like Settings and stands in the place of flags.
 
     Raises:
         ConfigError: listing every wrong value at once.
     """
+    return configuration({path: Given(value, "code", path) for path, value in flatten(Settings, values)}).checked()
+
+
+def _file(named: Path | None, problems: list[Problem]) -> Layer:
+    path = named or FILE
+    if named is None and not path.is_file():
+        return {}
     try:
-        return Settings(**flags)
-    except ValidationError as error:
-        lines = [
-            f"  {'.'.join(str(step) for step in problem['loc'])}: {problem['msg']}"
-            for problem in error.errors(include_url=False, include_input=False)
-        ]
-        raise ConfigError("these settings are wrong:\n" + "\n".join(lines)) from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"opsin.toml is not TOML: {error}") from None
-    except SettingsError as error:
-        raise ConfigError(f"an OPSIN_ variable cannot be read: {error}") from None
+        return from_file(Settings, path)
+    except OSError as error:
+        problems.append(Problem(f"{path}: cannot be read: {error.strerror}"))
+    except ValueError as error:
+        problems.append(Problem(f"{path}: not TOML: {error}"))
+    return {}
+
+
+def _environment() -> tuple[Layer, tuple[str, ...]]:
+    """What the environment states. Variables of no setting are only noted: Kubernetes makes some for a Service."""
+    layer = from_environment(Settings, os.environ)
+    strange = [path for path in layer if path.partition(".")[0] not in Settings.model_fields]
+    return {path: given for path, given in layer.items() if path not in strange}, tuple(map(_ignored, strange))
+
+
+def _ignored(path: str) -> str:
+    meant = closest(Settings, path)
+    hint = f"; did you mean {variable_of(meant)}?" if meant else ""
+    return f"{variable_of(path)} is no setting and is ignored{hint}"
+
+
+def _engine_chosen(layer: Layer) -> Layer:
+    """Naming an upstream chooses it, unless the same source says otherwise."""
+    url = layer.get("upstream.url")
+    if url is None or "engine" in layer:
+        return layer
+    return {**layer, "engine": Given(EngineKind.UPSTREAM, url.source, url.name)}

@@ -8,12 +8,12 @@ import json
 import sys
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 
 from opsin.app import Application, build
+from opsin.cli.flags import read
 from opsin.core.ids import new_request_id
 from opsin.demo.hint import PHOTO_HINT, is_photo
 from opsin.engine.api import Delta
@@ -23,19 +23,24 @@ from opsin.media.loader import MediaLoader
 from opsin.media.types import MediaBytes
 from opsin.protocol.request import parse_request
 from opsin.protocol.response import encode
-from opsin.settings import DEMO_MODEL, EngineKind, Settings, load_settings
+from opsin.settings import DEMO_MODEL, EngineKind, Settings
 
 
-def run(args: argparse.Namespace, flags: dict[str, Any]) -> int:
+def run(args: argparse.Namespace) -> int:
     """Prints the answer as it comes; returns the exit status."""
     *pictures, question = args._words
-    if "upstream" in flags:
-        # Nobody asks a question of a server that is still to be started.
-        flags["upstream"]["ready_timeout_s"] = 5
-    settings = load_settings(flags)
+    settings = _impatient(read(args).checked())
     loader = MediaLoader(settings.media)
     media = [loader.load_file(Path(name), name) for name in pictures]
     return asyncio.run(_ask(settings, media, _body(media, question, args), as_json=args._json))
+
+
+def _impatient(settings: Settings) -> Settings:
+    """Nobody asks a question of a server that is still to be started."""
+    if settings.upstream is None:
+        return settings
+    upstream = settings.upstream.model_copy(update={"ready_timeout_s": 5})
+    return settings.model_copy(update={"upstream": upstream})
 
 
 def _body(media: list[MediaBytes], question: str, args: argparse.Namespace) -> bytes:

@@ -3,59 +3,98 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import sys
+from collections.abc import Sequence
 
 from opsin import __version__
-from opsin.cli import ask, serve, tokens
-from opsin.cli.flags import add_engine_flags, add_model_flags, add_server_flags, nested
+from opsin.cli import ask, config, serve, tokens
+from opsin.cli.flags import LOADING, MODEL, SERVE, Flag, Group, add_flags, add_model_argument
 from opsin.core.errors import OpsinError
+
+_DETAILS = ("auto", "low", "high", "original")
 
 
 def parser() -> argparse.ArgumentParser:
     """The whole command line."""
-    top = argparse.ArgumentParser(prog="opsin", description="Serve vision-language models: safe, cached, measured.")
+    top = argparse.ArgumentParser(
+        prog="opsin", description="Serve vision-language models: safe, cached, measured.", allow_abbrev=False
+    )
     top.add_argument("--version", action="version", version=f"opsin {__version__}")
-    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    serve_parser = commands.add_parser("serve", help="serve a model over an OpenAI-compatible API")
-    _add_model_argument(serve_parser)
-    for add in (add_model_flags, add_server_flags, add_engine_flags):
-        add(serve_parser)
-    ask_parser = commands.add_parser("ask", help="ask one question about pictures")
-    ask_parser.add_argument("_words", nargs="+", metavar="PICTURE… QUESTION", help="picture files, then the question")
-    ask_parser.add_argument("--model", dest="model", default=argparse.SUPPRESS, help="folder or hub id; default demo")
-    ask_parser.add_argument(
-        "--url", dest="upstream.url", default=argparse.SUPPRESS, help="ask a running server instead of loading a model"
-    )
-    ask_parser.add_argument("--api-key", dest="upstream.api_key", default=argparse.SUPPRESS, help="key for that server")
-    ask_parser.add_argument("--detail", dest="_detail", default="auto", choices=["auto", "low", "high", "original"])
-    ask_parser.add_argument("--max-tokens", dest="_max_tokens", type=int, default=256)
-    ask_parser.add_argument("--json", dest="_json", action="store_true", help="print the whole answer as JSON")
-    add_model_flags(ask_parser)
-    tokens_parser = commands.add_parser("tokens", help="visual tokens of pictures, from their headers alone")
-    tokens_parser.add_argument("_pictures", nargs="+", metavar="PICTURE")
-    tokens_parser.add_argument(
-        "--model", dest="model", default=argparse.SUPPRESS, help="folder or hub id; default demo"
-    )
-    tokens_parser.add_argument("--revision", dest="revision", default=argparse.SUPPRESS)
-    tokens_parser.add_argument("--detail", dest="_detail", default="auto", choices=["auto", "low", "high", "original"])
-    tokens_parser.add_argument("--json", dest="_json", action="store_true")
+    commands = top.add_subparsers(dest="_command", required=True, metavar="COMMAND")
+    _add_serve(_command(commands.add_parser("serve", help="serve a model over an OpenAI-compatible API"), "[MODEL]"))
+    _add_ask(_command(commands.add_parser("ask", help="ask one question about pictures"), "PICTURE… QUESTION"))
+    tokens_help = "visual tokens of pictures, from their headers alone"
+    _add_tokens(_command(commands.add_parser("tokens", help=tokens_help), "PICTURE…"))
+    of_config = commands.add_parser("config", help="settings and where they come from")
+    show = of_config.add_subparsers(dest="_what", required=True, metavar="COMMAND")
+    _add_config_show(_command(show.add_parser("show", help="every setting, its value and its source"), "[MODEL]"))
     return top
 
 
-def _add_model_argument(serve_parser: argparse.ArgumentParser) -> None:
-    serve_parser.add_argument(
-        "model", nargs="?", default=argparse.SUPPRESS, metavar="MODEL", help="folder, hub id, or 'demo' (the default)"
-    )
+def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """The words as typed, or the process's own. Exits with 2 on a flag that does not exist; vLLM's ``_`` is a ``-``."""
+    top = parser()
+    words = [_dashed(word) for word in (sys.argv[1:] if words is None else words)]
+    args, unknown = top.parse_known_args(words)
+    if unknown:
+        known = list(args._parser._option_string_actions)
+        near = [hint for word in unknown for hint in difflib.get_close_matches(word.partition("=")[0], known, n=1)]
+        hint = f" (did you mean {' '.join(near)}?)" if near else ""
+        args._parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+    return args
 
 
-def main(argv: list[str] | None = None) -> int:
+def main(words: list[str] | None = None) -> int:
     """Runs one command; returns the exit status: 0 done, 1 failed with a message, 130 interrupted."""
-    args = parser().parse_args(argv)
-    commands = {"serve": serve.run, "ask": ask.run, "tokens": tokens.run}
+    args = parse(words)
+    commands = {"serve": serve.run, "ask": ask.run, "tokens": tokens.run, "config": config.show}
     try:
-        return commands[args.command](args, nested(args))
+        return commands[args._command](args)
     except OpsinError as error:
         print(f"opsin: {error.message}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
+
+
+def _command(command: argparse.ArgumentParser, words: str) -> argparse.ArgumentParser:
+    """A command that knows its own flags. They have to be typed in full, so that new ones break nobody's scripts."""
+    command.usage = f"{command.prog} {words} [flags, see --help]"
+    command.allow_abbrev = False
+    command.set_defaults(_parser=command)
+    return command
+
+
+def _add_serve(command: argparse.ArgumentParser) -> None:
+    add_model_argument(command)
+    add_flags(command, *SERVE)
+
+
+def _add_ask(command: argparse.ArgumentParser) -> None:
+    command.add_argument("_words", nargs="+", metavar="PICTURE… QUESTION", help="picture files, then the question")
+    command.add_argument("--detail", dest="_detail", default="auto", choices=_DETAILS)
+    command.add_argument("--max-tokens", dest="_max_tokens", type=int, default=256, metavar="N")
+    command.add_argument("--json", dest="_json", action="store_true", help="print the whole answer as JSON")
+    server = Group(
+        "a running server, in place of a model",
+        (Flag("upstream.url", ("--url",)), Flag("upstream.api_key", ("--api-key",))),
+    )
+    add_flags(command, server, MODEL, LOADING)
+
+
+def _add_tokens(command: argparse.ArgumentParser) -> None:
+    command.add_argument("_pictures", nargs="+", metavar="PICTURE")
+    command.add_argument("--detail", dest="_detail", default="auto", choices=_DETAILS)
+    command.add_argument("--json", dest="_json", action="store_true")
+    add_flags(command, MODEL)
+
+
+def _add_config_show(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--json", dest="_json", action="store_true", help="print values and sources as JSON")
+    _add_serve(command)
+
+
+def _dashed(word: str) -> str:
+    name, equals, value = word.partition("=")
+    return f"{name.replace('_', '-')}{equals}{value}" if name.startswith("--") else word

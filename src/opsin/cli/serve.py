@@ -8,61 +8,72 @@ import logging
 import signal
 import socket
 import sys
-from typing import Any
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 
-import uvicorn
 import uvloop
 from rich.console import Console
 from rich.markup import escape
 
+from opsin import startup
 from opsin.app import Application, build
+from opsin.cli.flags import read
 from opsin.core.errors import ConfigError, OpsinError
-from opsin.gateway.auth import check_exposure
+from opsin.core.problems import raise_all
+from opsin.gateway.config import GatewayConfig
+from opsin.gateway.edge import DRAIN_SECONDS, metrics_app, public_app, server
 from opsin.gateway.listener import Listener
-from opsin.gateway.routes import create_app
-from opsin.settings import Settings, load_settings
+from opsin.settings import Settings
 from opsin.telemetry import logs
 
 logger = logging.getLogger(__name__)
 
-DRAIN_SECONDS = 30
-"""Requests in progress may finish for so long after the first signal."""
 
-
-def run(args: argparse.Namespace, flags: dict[str, Any]) -> int:
+def run(args: argparse.Namespace) -> int:
     """Serves until a signal; returns the exit status."""
-    settings = load_settings(flags)
-    check_exposure(settings.gateway)
-    logs.configure(settings.log_level)
+    configuration = read(args)
+    raise_all(startup.problems(configuration))
+    logs.configure(configuration.settings.log_level)
+    for notice in startup.notices(configuration):
+        logger.warning(notice)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(settings))
+        return runner.run(_serve(configuration.settings))
 
 
 async def _serve(settings: Settings) -> int:
     application = build(settings)
-    listening = _bind(settings.gateway.host, settings.gateway.port)
-    listener = Listener(
-        uvicorn.Config(
-            create_app(application.gateway),
-            access_log=False,
-            log_level="warning",
-            lifespan="off",
-            server_header=False,
-            timeout_graceful_shutdown=DRAIN_SECONDS,
-        )
-    )
+    config = settings.gateway
+    listening = _bind(config.host, config.port)
+    listener = Listener(server(public_app(application.gateway, config), config))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, _stop, number, listener, application)
-    starting = asyncio.create_task(_start(application, listener, settings))
-    try:
-        await listener.serve(sockets=[listening])
-        return 0 if not starting.done() or starting.result() else 1
-    finally:
-        starting.cancel()
-        await asyncio.wait({starting})
-        await application.close()
-        listening.close()
+    async with _metrics_listener(application, config) as metrics:
+        starting = asyncio.create_task(_start(application, listener, metrics, settings))
+        try:
+            await listener.serve(sockets=[listening])
+            return 0 if not starting.done() or starting.result() else 1
+        finally:
+            starting.cancel()
+            await asyncio.wait({starting})
+            await application.close()
+            listening.close()
+
+
+@asynccontextmanager
+async def _metrics_listener(application: Application, config: GatewayConfig) -> AsyncGenerator[Listener | None]:
+    """``/metrics`` on a port of its own, to the end of the drain; None when it has none."""
+    if config.metrics_port is None:
+        yield None
+        return
+    listener = Listener(server(metrics_app(application.gateway), config))
+    with _bind(config.host, config.metrics_port) as listening:
+        serving = asyncio.create_task(listener.serve(sockets=[listening]))
+        try:
+            yield listener
+        finally:
+            listener.should_exit = True
+            await serving
 
 
 def _bind(host: str, port: int) -> socket.socket:
@@ -80,7 +91,7 @@ def _stop(number: int, listener: Listener, application: Application) -> None:
     loop.call_later(DRAIN_SECONDS - 2, lambda: loop.create_task(application.gateway.engine.close()))
 
 
-async def _start(application: Application, listener: Listener, settings: Settings) -> bool:
+async def _start(application: Application, listener: Listener, metrics: Listener | None, settings: Settings) -> bool:
     """Starts the engine with a sign of life on the terminal; False, and no server, if it cannot start."""
     console = Console(stderr=True, markup=False)
     try:
@@ -94,6 +105,15 @@ async def _start(application: Application, listener: Listener, settings: Setting
         listener.should_exit = True
         return False
     device = application.gateway.engine.capabilities().device or "upstream"
-    host = f"[{settings.gateway.host}]" if ":" in settings.gateway.host else settings.gateway.host
-    console.print(f"serving {application.gateway.models.default} on http://{host}:{listener.port} ({device})")
+    url = _url(settings.gateway, listener)
+    console.print(f"serving {application.gateway.models.default} on {url}{settings.gateway.root_path} ({device})")
+    if metrics is not None:
+        await metrics.listening.wait()
+        console.print(f"metrics on {_url(settings.gateway, metrics)}/metrics")
     return True
+
+
+def _url(config: GatewayConfig, listener: Listener) -> str:
+    scheme = "https" if config.ssl_certfile else "http"
+    host = f"[{config.host}]" if ":" in config.host else config.host
+    return f"{scheme}://{host}:{listener.port}"

@@ -5,22 +5,21 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from opsin.app import load_vision
+from opsin.cli.flags import read
 from opsin.core.conversation import Detail
 from opsin.media.loader import MediaLoader
-from opsin.settings import load_settings
 from opsin.vision.plan import VisionPlan
 
 
-def run(args: argparse.Namespace, flags: dict[str, Any]) -> int:
+def run(args: argparse.Namespace) -> int:
     """Prints tiles and image tokens of each picture; returns the exit status."""
-    settings = load_settings(flags)
+    settings = read(args).checked()
     _, family = load_vision(settings)
     loader = MediaLoader(settings.media)
     plans = [

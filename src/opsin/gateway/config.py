@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
@@ -12,10 +13,20 @@ class GatewayConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    host: str = "127.0.0.1"
-    port: int = Field(default=8000, ge=0, le=65535)
+    host: str = Field(default="127.0.0.1", description="address to listen on")
+    port: int = Field(default=8000, ge=0, le=65535, description="0 takes a free one")
+    metrics_port: int | None = Field(
+        default=None, ge=0, le=65535, description="serves /metrics without a key, on the same host; else behind the key"
+    )
     api_key: SecretStr | None = Field(default=None, description="the one key; without it any Authorization is accepted")
     no_auth: bool = Field(default=False, description="serve on a public address without a key, on purpose")
+    allowed_origins: tuple[str, ...] = Field(
+        default=(), description='web pages that may ask from a browser (CORS); ["*"] is any'
+    )
+    root_path: str = Field(default="", description="path under which a proxy shows this server, e.g. /vlm")
+    ssl_certfile: Path | None = Field(default=None, description="PEM certificate chain; turns HTTPS on")
+    ssl_keyfile: Path | None = Field(default=None, description="PEM key, if it is not in the certificate's file")
+    ssl_keyfile_password: SecretStr | None = Field(default=None, description="of an encrypted key")
     max_body_bytes: int = Field(default=32 * 2**20, ge=1024, description="request body, counted while reading")
     max_text_bytes: int = Field(default=4 * 2**20, ge=1024, description="request body without its pictures")
     body_timeout_s: float = Field(default=60.0, gt=0, description="for a request body to arrive")
@@ -30,3 +41,20 @@ class GatewayConfig(BaseModel):
         if key is not None and not re.fullmatch(r"[\x21-\x7e]+", key.get_secret_value()):
             raise ValueError("must be visible ASCII characters without spaces, at least one")
         return key
+
+    @field_validator("allowed_origins")
+    @classmethod
+    def _origins(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
+        """Browsers send scheme, host and port only; anything longer would never match."""
+        for origin in origins:
+            if origin != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/?#\s]+", origin):
+                raise ValueError('should be origins such as "https://example.com:8443", without a path, or "*"')
+        return origins
+
+    @field_validator("root_path")
+    @classmethod
+    def _rooted(cls, path: str) -> str:
+        """As a prefix of paths."""
+        if path.strip("/") and not path.startswith("/"):
+            raise ValueError("should start with /")
+        return path.rstrip("/")

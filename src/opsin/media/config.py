@@ -2,29 +2,65 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 PILLOW_MAX_PIXELS = 178_956_970
 """From here on Pillow itself refuses (twice its ``MAX_IMAGE_PIXELS``), so a higher limit of ours would be a lie."""
 
 
+def _count(value: object) -> object:
+    """vLLM also takes ``{"count": 4}`` beside sizes, which it needs for profiling only."""
+    return value.get("count", value) if isinstance(value, dict) else value  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] any JSON
+
+
+class LimitPerPrompt(BaseModel):
+    """vLLM's ``limit_mm_per_prompt``: how many of a kind one request may hold; 0 refuses it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    image: Annotated[int, BeforeValidator(_count)] = Field(default=16, ge=0, description="pictures per request")
+    video: Annotated[int, BeforeValidator(_count)] = Field(default=0, ge=0, description="0: videos are not served yet")
+    audio: Annotated[int, BeforeValidator(_count)] = Field(default=0, ge=0, description="0: audio is not served")
+
+    @field_validator("video")
+    @classmethod
+    def _no_video(cls, limit: int) -> int:
+        if limit:
+            raise ValueError("videos are not served yet: send their frames as pictures, and state 0 or nothing here")
+        return limit
+
+    @field_validator("audio")
+    @classmethod
+    def _no_audio(cls, limit: int) -> int:
+        if limit:
+            raise ValueError("audio is not served: state 0 or nothing here")
+        return limit
+
+
 class MediaConfig(BaseModel):
     """What a picture may cost. Requests cannot raise any of it. Sizes are bytes and pixels, times seconds."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     max_image_bytes: int = Field(default=10 * 2**20, ge=1)
     """Encoded bytes of one picture, after base64."""
     max_image_pixels: int = Field(default=25_000_000, ge=1, le=PILLOW_MAX_PIXELS)
+    """Width x height of one picture."""
     max_image_side: int = Field(default=8192, ge=1)
+    """Pixels of its longer side."""
     max_aspect: int = Field(default=100, ge=1)
     """Longer side divided by shorter side."""
     max_decoded_bytes_per_request: int = Field(default=256_000_000, ge=1)
     """Sum over the pictures of a request of width x height x 4, which is what the decoder allocates for RGB."""
-    limit_images: int = Field(default=16, ge=0)
-    """Pictures per request (``limit_mm_per_prompt`` of ``image``); 0 refuses pictures."""
+    limit_mm_per_prompt: LimitPerPrompt = LimitPerPrompt()
+    """What one request may hold, as vLLM has it: {"image": 4}."""
+    allowed_media_domains: tuple[str, ...] = ()
+    """Hosts from which pictures may be fetched. Fetching is not built yet, so that all URLs stay refused."""
 
     render_workers: int = Field(default=2, ge=1)
+    """Processes that decode pictures."""
     render_timeout_s: float = Field(default=10.0, gt=0)
     """Wall time of one picture in a worker; waiting for a free worker does not count."""
     worker_memory_bytes: int = Field(default=2**30, ge=2**20)

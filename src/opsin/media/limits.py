@@ -14,9 +14,10 @@ DECODED_BYTES_PER_PIXEL = 4
 
 def check_count(num_images: int, config: MediaConfig) -> None:
     """Raises TooManyImages when a request names more pictures than allowed."""
-    if num_images > config.limit_images:
+    limit = config.limit_mm_per_prompt.image
+    if num_images > limit:
         raise TooManyImages(
-            f"The request holds {num_images} pictures; the limit is {config.limit_images} (limit_mm_per_prompt, image)."
+            f"The request holds {num_images} pictures; the limit is {limit} (limit_mm_per_prompt, image)."
         )
 
 

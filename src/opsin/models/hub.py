@@ -48,7 +48,7 @@ def resolve(
     if folder.is_dir():
         return _local(folder, revision)
     if model.startswith(("/", "./", "../", "~")):
-        raise ConfigError("model: no such folder")
+        raise ConfigError(f"model {model}: there is no such folder")
     return _from_hub(model, revision, offline=offline, cache_dir=cache_dir, endpoint=endpoint)
 
 

@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from opsin.cli.flags import nested
-from opsin.cli.main import main, parser
+from opsin.cli.flags import read
+from opsin.cli.main import main, parse
 from opsin.core.errors import ConfigError
 from opsin.core.stages import Stage
-from opsin.settings import EngineKind, load_settings
+from opsin.settings import EngineKind, Settings, load_settings
 
 
-def _settings(*words: str):  # type: ignore[no-untyped-def]
-    return load_settings(nested(parser().parse_args(["serve", *words])))
+def _settings(*words: str) -> Settings:
+    return read(parse(["serve", *words])).checked()
 
 
 def test_vllms_words_mean_the_same() -> None:
@@ -23,7 +23,7 @@ def test_vllms_words_mean_the_same() -> None:
     )  # fmt: skip
     assert (settings.model, settings.revision, settings.max_model_len) == ("some/model", "abc", 2048)
     assert (settings.gateway.host, settings.gateway.port) == ("0.0.0.0", 9000)
-    assert settings.media.limit_images == 4
+    assert settings.media.limit_mm_per_prompt.image == 4
     assert (settings.local.dtype, settings.local.max_num_seqs) == ("bfloat16", 8)
     assert settings.served_model_name == ("a", "b")
     assert "k" not in repr(settings.gateway.api_key)
@@ -37,7 +37,7 @@ def test_an_upstream_is_an_engine() -> None:
 
 def test_delays_name_stages() -> None:
     assert _settings("--inject-delay", "queue=1,prefill=0.5").inject_delay_s == {Stage.QUEUE: 1.0, Stage.PREFILL: 0.5}
-    with pytest.raises(SystemExit):
+    with pytest.raises(ConfigError, match="--inject-delay: should be 'media_load'"):
         _settings("--inject-delay", "lunch=1")
 
 

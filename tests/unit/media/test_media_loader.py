@@ -8,7 +8,7 @@ import pytest
 
 from opsin.core.conversation import Detail, MediaRef
 from opsin.core.errors import MediaError, MediaSourceForbidden, MediaTooLarge, TooManyImages
-from opsin.media.config import MediaConfig
+from opsin.media.config import LimitPerPrompt, MediaConfig
 from opsin.media.loader import MediaLoader
 from opsin.vision.plan import Size
 from tests.corpus.pictures import data_url, encoded, scene
@@ -54,7 +54,9 @@ async def test_anything_else_is_no_media_url(url: str) -> None:
 
 async def test_too_many_pictures_are_refused_before_any_is_read() -> None:
     with pytest.raises(TooManyImages, match="the limit is 1 "):
-        await MediaLoader(MediaConfig(limit_images=1)).load(refs("http://never.read", "http://never.read"))
+        await MediaLoader(MediaConfig(limit_mm_per_prompt=LimitPerPrompt(image=1))).load(
+            refs("http://never.read", "http://never.read")
+        )
 
 
 async def test_decoded_bytes_are_counted_over_the_request() -> None:

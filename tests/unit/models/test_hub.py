@@ -61,7 +61,7 @@ def test_folder_takes_no_revision(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("model", ["./not-there", "/not/there", "~/not-there-at-all"])
 def test_missing_folder_is_not_asked_of_the_hub(model: str) -> None:
-    with pytest.raises(ConfigError, match="no such folder"):
+    with pytest.raises(ConfigError, match=f"model {model}: there is no such folder"):
         resolve(model)
 
 

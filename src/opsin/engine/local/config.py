@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 from opsin.core.errors import ConfigError
 from opsin.core.stages import Stage
@@ -14,7 +14,11 @@ SUPPORTED_MODEL_TYPES = ("idefics3", "smolvlm")
 """Families whose encoder seam is tested: ``get_image_features`` in, ``mm_encoder_outputs`` out."""
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
-Dtype = Literal["auto", "bfloat16", "float16", "float32"]
+VLLM_DTYPES = {"half": "float16", "float": "float32"}
+Dtype = Annotated[
+    Literal["auto", "bfloat16", "float16", "float32"],
+    BeforeValidator(lambda name: VLLM_DTYPES.get(name, name) if isinstance(name, str) else name),
+]
 ENGINE_STAGES = (Stage.VISION_ENCODE, Stage.PREFILL, Stage.DECODE)
 """What the runner does."""
 
@@ -27,14 +31,27 @@ class LocalOptions(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    max_num_seqs: int = Field(default=1, gt=0)
-    device: Device = "auto"
-    dtype: Dtype = "auto"
-    attn_implementation: Literal["sdpa", "eager"] = "sdpa"
-    feature_cache_bytes: int = Field(default=256 * 1024**2, ge=0)
-    num_threads: int | None = Field(default=None, gt=0)
-    trust_remote_code: bool = False
-    start_timeout_s: float = Field(default=600.0, gt=0)
+    max_num_seqs: int = Field(default=1, gt=0, description="requests in one batch")
+    device: Device = Field(default="auto", description="auto takes CUDA, then MPS, then the CPU")
+    dtype: Dtype = Field(default="auto", description="auto is the checkpoint's own, where the device is good at it")
+    attn_implementation: Literal["sdpa", "eager"] = Field(default="sdpa", description="of Transformers")
+    gpu_memory_utilization: float | None = Field(
+        default=None, gt=0, le=1, description="share of a CUDA device that the engine may take; no effect elsewhere"
+    )
+    feature_cache_bytes: int = Field(default=256 * 1024**2, ge=0, description="device memory for vision features")
+    num_threads: int | None = Field(default=None, gt=0, description="of torch on the CPU; default: torch's choice")
+    trust_remote_code: bool = Field(default=False, description="run the code that a checkpoint brings along")
+    quantization: str | None = Field(
+        default=None, description="has to be the checkpoint's own, which is honoured without this"
+    )
+    kv_cache_dtype: str = Field(default="auto", description="auto is the model's; no other is served here")
+    enable_prefix_caching: bool = Field(default=False, description="accepted; not built yet")
+    tensor_parallel_size: int = Field(default=1, ge=1, description="GPUs per model; 1 is served here")
+    mm_encoder_tp_mode: Literal["weights", "data"] = Field(
+        default="weights", description="how several GPUs share the vision encoder; the same on one device"
+    )
+    enable_expert_parallel: bool = Field(default=False, description="experts on several GPUs; not served here")
+    start_timeout_s: float = Field(default=600.0, gt=0, description="for the model to load")
 
 
 class LocalEngineConfig(LocalOptions):

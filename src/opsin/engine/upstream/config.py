@@ -8,22 +8,20 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
 
 class UpstreamConfig(BaseModel):
-    """Settings of one OpenAI-compatible upstream.
-
-    ``url`` is its base, with or without ``/v1``. ``model`` is the name to send; None takes the first that the upstream
-    lists. ``read_timeout_s`` is the longest silence between two reads, prefill included, not the length of an answer.
-    """
+    """Settings of one OpenAI-compatible upstream."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    url: str
-    model: str | None = None
-    api_key: SecretStr | None = None
-    connect_timeout_s: float = Field(default=5.0, gt=0)
-    read_timeout_s: float = Field(default=600.0, gt=0)
-    max_connections: int = Field(default=100, ge=1)
-    ready_timeout_s: float = Field(default=60.0, ge=0)
-    health_interval_s: float = Field(default=5.0, gt=0)
+    url: str = Field(description="base of the server, with or without /v1")
+    model: str | None = Field(default=None, description="name to send; default: the first that the upstream lists")
+    api_key: SecretStr | None = Field(default=None, description="sent to the upstream as a bearer token")
+    connect_timeout_s: float = Field(default=5.0, gt=0, description="for a connection")
+    read_timeout_s: float = Field(
+        default=600.0, gt=0, description="longest silence between two reads, prefill included; no limit on an answer"
+    )
+    max_connections: int = Field(default=100, ge=1, description="requests at the upstream at once")
+    ready_timeout_s: float = Field(default=60.0, ge=0, description="wait so long at the start for the upstream")
+    health_interval_s: float = Field(default=5.0, gt=0, description="between two looks at the upstream")
 
     @field_validator("url")
     @classmethod

@@ -1,0 +1,64 @@
+"""``opsin config show``: every setting, its value, and who stated it. Secrets stay hidden."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import cast
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Column, Table
+
+from opsin.cli.flags import read
+from opsin.settings import Configuration, Settings
+from opsin.sources import settings_of
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One setting. ``value`` is as JSON has it, secrets as stars."""
+
+    setting: str
+    value: object
+    source: str
+
+
+def show(args: argparse.Namespace) -> int:
+    """Prints the settings that serve would run with; returns the exit status."""
+    configuration = read(args)
+    configuration.checked()
+    rows = list(_rows(configuration))
+    if args._json:
+        print(json.dumps([asdict(row) for row in rows], ensure_ascii=False))
+        return 0
+    table = Table(*(Column(name, overflow="fold") for name in ("setting", "value", "source")))
+    for row in rows:
+        style = None if row.source == "default" else "bold"
+        table.add_row(row.setting, escape(_as_text(row.value)), escape(row.source), style=style)
+    Console().print(table)
+    return 0
+
+
+def _rows(configuration: Configuration) -> Iterator[Row]:
+    values = configuration.settings.model_dump(mode="json")
+    for setting in settings_of(Settings):
+        given = configuration.given.get(setting.path)
+        yield Row(setting.path, _at(values, setting.path), given.source if given else "default")
+
+
+def _at(values: object, path: str) -> object:
+    """None also where a whole section is absent."""
+    for step in path.split("."):
+        if not isinstance(values, dict):
+            return None
+        values = cast("dict[str, object]", values)[step]
+    return values
+
+
+def _as_text(value: object) -> str:
+    if value is None:
+        return "-"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

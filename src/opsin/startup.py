@@ -1,0 +1,110 @@
+"""All that forbids a start and can be known before it: judged together, told together.
+
+A folder is judged before anything is built, a hub model once its small files are here, before its weights are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+from opsin.core.errors import ConfigError
+from opsin.core.problems import Problem
+from opsin.engine.local import refusals
+from opsin.gateway.auth import check_exposure
+from opsin.gateway.config import GatewayConfig
+from opsin.gateway.tls import tls_problems
+from opsin.models.card import ModelCard, load_card
+from opsin.models.chat_template import read_template
+from opsin.models.hub import resolve
+from opsin.prompt.template import ChatTemplate
+from opsin.settings import Configuration, EngineKind, Settings
+from opsin.vision.registry import family_for
+
+T = TypeVar("T")
+
+_ONLY_LOCAL = ("model", "revision", "chat_template", "max_model_len", "hub.", "local.")
+"""Settings, and sections, of a model that runs here."""
+
+
+def problems(configuration: Configuration) -> list[Problem]:
+    """Everything that is wrong. What rests on a value that is wrong in itself is not judged."""
+    wrong = {path for problem in configuration.problems for path in problem.settings}
+    found = (*_of_gateway(configuration.settings.gateway), *_of_engine(configuration.settings))
+    return [*configuration.problems, *(problem for problem in found if not _rests_on(problem, wrong))]
+
+
+def notices(configuration: Configuration) -> Iterator[str]:
+    """What works otherwise than somebody may expect."""
+    settings = configuration.settings
+    yield from configuration.notices
+    if settings.media.allowed_media_domains:
+        yield "--allowed-media-domains: fetching pictures is not built yet; URLs stay refused, from these domains too"
+    if settings.engine is EngineKind.LOCAL:
+        yield from refusals.notices(settings.local)
+        return
+    idle = [given.name for path, given in configuration.given.items() if path.startswith(_ONLY_LOCAL)]
+    if idle:
+        yield f"no effect with engine {settings.engine}, which runs no model here: {', '.join(dict.fromkeys(idle))}"
+
+
+def model_problems(settings: Settings, card: ModelCard) -> Iterator[Problem]:
+    """What forbids to serve a checkpoint."""
+    yield from _raised(lambda: family_for(card), "model")
+
+
+def template_of(settings: Settings, card: ModelCard) -> ChatTemplate:
+    """The operator's template, or the model's own. Raises ConfigError."""
+    source = read_template(settings.chat_template) if settings.chat_template else card.chat_template
+    return ChatTemplate(source, card.special_tokens)
+
+
+def _of_gateway(config: GatewayConfig) -> Iterator[Problem]:
+    yield from _raised(lambda: check_exposure(config), "gateway.host", "gateway.api_key", "gateway.no_auth")
+    yield from tls_problems(config)
+    if config.metrics_port and config.metrics_port == config.port:
+        text = f"--metrics-port {config.metrics_port}: the same as --port, where /metrics stays behind the key"
+        yield Problem(text, ("gateway.port", "gateway.metrics_port"))
+
+
+def _of_engine(settings: Settings) -> Iterator[Problem]:
+    match settings.engine:
+        case EngineKind.UPSTREAM if settings.upstream is None:
+            yield Problem("engine upstream: --upstream URL is missing", ("engine", "upstream.url"))
+        case EngineKind.LOCAL:
+            for refusal in refusals.refusals(settings.local):
+                yield Problem(refusal.text, tuple(f"local.{name}" for name in refusal.settings))
+            yield from _of_template(settings)
+            yield from _of_folder(settings)
+        case _:
+            pass
+
+
+def _of_template(settings: Settings) -> Iterator[Problem]:
+    if (stated := settings.chat_template) is not None:
+        yield from _raised(lambda: ChatTemplate(read_template(stated), {}), "chat_template")
+
+
+def _of_folder(settings: Settings) -> Iterator[Problem]:
+    """Of a model that is there already; a hub model has to be asked for first."""
+    location = settings.model_location
+    if not Path(location).expanduser().is_dir() and not location.startswith(("/", ".", "~")):
+        return
+    try:
+        card = load_card(resolve(location, settings.revision))
+    except ConfigError as error:
+        yield Problem(error.message, ("model", "revision"))
+        return
+    yield from model_problems(settings, card)
+
+
+def _raised(check: Callable[[], object], *settings: str) -> Iterator[Problem]:
+    try:
+        check()
+    except ConfigError as error:
+        yield Problem(error.message, settings)
+
+
+def _rests_on(problem: Problem, wrong: set[str]) -> bool:
+    return any(path == one or path.startswith(f"{one}.") for path in problem.settings for one in wrong)
