@@ -1,4 +1,4 @@
-"""Flags: each one is a setting that can be typed. Names follow vLLM where the meaning is the same.
+"""Flags on the command line; what they are called stands in :mod:`opsin.names`.
 
 A flag's type, choices and help are those of its setting, and an absent flag leaves no trace, so that environment and
 file can speak. Values are judged by the settings, not by the parser, so that all that is wrong is told at once.
@@ -8,102 +8,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
+from opsin.names import Flag, Group
 from opsin.settings import Configuration, Settings, configuration
 from opsin.sources import Layer, Setting, from_text, setting_at
-
-
-@dataclass(frozen=True, slots=True)
-class Flag:
-    """A setting by its dotted path. The flag is called as the path's last word, unless ``names`` says otherwise."""
-
-    setting: str
-    names: tuple[str, ...] = ()
-
-    @property
-    def spellings(self) -> tuple[str, ...]:
-        """All of its names; the first one is used in messages."""
-        return self.names or ("--" + self.setting.rpartition(".")[2].replace("_", "-"),)
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Flags that ``--help`` shows together."""
-
-    title: str
-    flags: tuple[Flag, ...]
-
-
-MODEL = Group(
-    "model",
-    (
-        Flag("model"),
-        Flag("revision"),
-        Flag("hub.token", ("--hf-token",)),
-        Flag("hub.offline"),
-        Flag("hub.download_dir"),
-    ),
-)
-LOADING = Group(
-    "how the model runs",
-    (
-        Flag("max_model_len"),
-        Flag("chat_template"),
-        Flag("local.device"),
-        Flag("local.dtype"),
-        Flag("local.attn_implementation"),
-        Flag("local.max_num_seqs"),
-        Flag("local.gpu_memory_utilization"),
-        Flag("local.enable_prefix_caching"),
-        Flag("local.quantization", ("--quantization", "-q")),
-        Flag("local.trust_remote_code"),
-        Flag("media.limit_mm_per_prompt"),
-    ),
-)
-SERVER = Group(
-    "server",
-    (
-        Flag("gateway.host"),
-        Flag("gateway.port"),
-        Flag("gateway.api_key"),
-        Flag("gateway.no_auth"),
-        Flag("served_model_name"),
-        Flag("media.allowed_media_domains"),
-        Flag("gateway.allowed_origins"),
-        Flag("gateway.root_path"),
-        Flag("gateway.ssl_certfile"),
-        Flag("gateway.ssl_keyfile"),
-        Flag("gateway.ssl_keyfile_password"),
-        Flag("gateway.metrics_port"),
-        Flag("gateway.max_requests"),
-        Flag("gateway.max_body_bytes"),
-        Flag("log_level"),
-    ),
-)
-ENGINE = Group(
-    "engine",
-    (
-        Flag("engine"),
-        Flag("upstream.url", ("--upstream",)),
-        Flag("upstream.model", ("--upstream-model",)),
-        Flag("upstream.api_key", ("--upstream-api-key",)),
-        Flag("inject_delay_s", ("--inject-delay",)),
-    ),
-)
-BEYOND = Group(
-    "vLLM's, beyond the local engine; a refusal says what to do instead",
-    (
-        Flag("local.tensor_parallel_size", ("--tensor-parallel-size", "-tp")),
-        Flag("local.mm_encoder_tp_mode"),
-        Flag("local.enable_expert_parallel"),
-        Flag("local.kv_cache_dtype"),
-    ),
-)
-SERVE = (MODEL, LOADING, SERVER, ENGINE, BEYOND)
 
 
 def add_flags(parser: argparse.ArgumentParser, *groups: Group) -> None:

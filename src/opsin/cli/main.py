@@ -9,8 +9,9 @@ from collections.abc import Sequence
 
 from opsin import __version__
 from opsin.cli import ask, config, serve, tokens
-from opsin.cli.flags import LOADING, MODEL, SERVE, Flag, Group, add_flags, add_model_argument
+from opsin.cli.flags import add_flags, add_model_argument
 from opsin.core.errors import OpsinError
+from opsin.names import LOADING, MODEL, SERVE, Flag, Group
 
 _DETAILS = ("auto", "low", "high", "original")
 

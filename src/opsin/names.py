@@ -1,0 +1,102 @@
+"""What settings are called on the command line and in Python. Names follow vLLM where the meaning is the same.
+
+Each one is a setting by its dotted path; types, choices and descriptions are the settings' own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """A setting by its dotted path. The flag is called as the path's last word, unless ``names`` says otherwise."""
+
+    setting: str
+    names: tuple[str, ...] = ()
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        """All of its names; the first one is used in messages."""
+        return self.names or ("--" + self.setting.rpartition(".")[2].replace("_", "-"),)
+
+    @property
+    def keyword(self) -> str:
+        """The same in Python."""
+        return self.spellings[0].removeprefix("--").replace("-", "_")
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Flags that ``--help`` shows together."""
+
+    title: str
+    flags: tuple[Flag, ...]
+
+
+MODEL = Group(
+    "model",
+    (
+        Flag("model"),
+        Flag("revision"),
+        Flag("hub.token", ("--hf-token",)),
+        Flag("hub.offline"),
+        Flag("hub.download_dir"),
+    ),
+)
+LOADING = Group(
+    "how the model runs",
+    (
+        Flag("max_model_len"),
+        Flag("chat_template"),
+        Flag("local.device"),
+        Flag("local.dtype"),
+        Flag("local.attn_implementation"),
+        Flag("local.max_num_seqs"),
+        Flag("local.gpu_memory_utilization"),
+        Flag("local.enable_prefix_caching"),
+        Flag("local.quantization", ("--quantization", "-q")),
+        Flag("local.trust_remote_code"),
+        Flag("media.limit_mm_per_prompt"),
+    ),
+)
+SERVER = Group(
+    "server",
+    (
+        Flag("gateway.host"),
+        Flag("gateway.port"),
+        Flag("gateway.api_key"),
+        Flag("gateway.no_auth"),
+        Flag("served_model_name"),
+        Flag("media.allowed_media_domains"),
+        Flag("gateway.allowed_origins"),
+        Flag("gateway.root_path"),
+        Flag("gateway.ssl_certfile"),
+        Flag("gateway.ssl_keyfile"),
+        Flag("gateway.ssl_keyfile_password"),
+        Flag("gateway.metrics_port"),
+        Flag("gateway.max_requests"),
+        Flag("gateway.max_body_bytes"),
+        Flag("log_level"),
+    ),
+)
+ENGINE = Group(
+    "engine",
+    (
+        Flag("engine"),
+        Flag("upstream.url", ("--upstream",)),
+        Flag("upstream.model", ("--upstream-model",)),
+        Flag("upstream.api_key", ("--upstream-api-key",)),
+        Flag("inject_delay_s", ("--inject-delay",)),
+    ),
+)
+BEYOND = Group(
+    "vLLM's, beyond the local engine; a refusal says what to do instead",
+    (
+        Flag("local.tensor_parallel_size", ("--tensor-parallel-size", "-tp")),
+        Flag("local.mm_encoder_tp_mode"),
+        Flag("local.enable_expert_parallel"),
+        Flag("local.kv_cache_dtype"),
+    ),
+)
+SERVE = (MODEL, LOADING, SERVER, ENGINE, BEYOND)
