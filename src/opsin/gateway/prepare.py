@@ -105,7 +105,7 @@ class TokenPreparer:
             self._family.plan(picture.header.upright, detail) for picture, detail in zip(media, details, strict=True)
         ]
         image_tokens = sum(plan.image_tokens for plan in plans)
-        self._refuse_early(self._builder.least_tokens(prompt), image_tokens)
+        self._refuse_early(self._builder.least_tokens(prompt), image_tokens, max_tokens or 1)
         keys = [self._keys.key(scope, picture.sha256, plan) for picture, plan in zip(media, plans, strict=True)]
         reservation = await self._engine.reserve(request_id, keys)
         self._count_lookups(keys, reservation.leased)
@@ -117,27 +117,25 @@ class TokenPreparer:
         room = self._room(len(built.ids), image_tokens, max_tokens)
         return Prepared(TokenPrompt(built.ids), pictures, max_tokens or room, built.text)
 
-    def _refuse_early(self, text_tokens: int, image_tokens: int) -> None:
+    def _refuse_early(self, text_tokens: int, image_tokens: int, wanted: int) -> None:
         """Before anything is rendered or tokenised: what cannot fit however the text is tokenised."""
-        if text_tokens + image_tokens >= self._max_model_len:
-            raise ContextLengthExceeded(
-                f"the prompt has at least {text_tokens} text and exactly {image_tokens} image tokens, "
-                f"but max_model_len is {self._max_model_len}",
-                param="messages",
-            )
+        if text_tokens + image_tokens + wanted > self._max_model_len:
+            raise self._too_long(f"at least {text_tokens}", image_tokens, wanted)
 
     def _room(self, prompt_tokens: int, image_tokens: int, max_tokens: int | None) -> int:
         """The tokens that the context leaves for output. Raises ContextLengthExceeded when they are too few."""
         room = self._max_model_len - prompt_tokens
         wanted = max_tokens or 1
         if room < wanted:
-            raise ContextLengthExceeded(
-                f"the prompt has {prompt_tokens - image_tokens} text and {image_tokens} image tokens, and "
-                f"{wanted} output tokens were asked for: {prompt_tokens + wanted} in all, "
-                f"but max_model_len is {self._max_model_len}",
-                param="messages",
-            )
+            raise self._too_long(f"{prompt_tokens - image_tokens}", image_tokens, wanted)
         return room
+
+    def _too_long(self, text_tokens: str, image_tokens: int, wanted: int) -> ContextLengthExceeded:
+        return ContextLengthExceeded(
+            f"the prompt has {text_tokens} text and {image_tokens} image tokens, and {wanted} output tokens were "
+            f"asked for, but max_model_len is {self._max_model_len}",
+            param="messages",
+        )
 
     def _count_lookups(self, keys: Sequence[str], leased: frozenset[str]) -> None:
         hits = sum(key in leased for key in keys)
