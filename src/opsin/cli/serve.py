@@ -21,12 +21,16 @@ from opsin.cli.flags import read
 from opsin.core.errors import ConfigError, OpsinError
 from opsin.core.problems import raise_all
 from opsin.gateway.config import GatewayConfig
-from opsin.gateway.edge import DRAIN_SECONDS, metrics_app, public_app, server
+from opsin.gateway.edge import metrics_app, public_app, server
 from opsin.gateway.listener import Listener
+from opsin.gateway.routes import Gateway
 from opsin.settings import Settings
 from opsin.telemetry import logs
 
 logger = logging.getLogger(__name__)
+
+_FLUSH_S = 1.0
+"""For the last answers to leave."""
 
 
 def run(args: argparse.Namespace) -> int:
@@ -47,7 +51,7 @@ async def _serve(settings: Settings) -> int:
     listener = Listener(server(public_app(application.gateway, config), config))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, _stop, number, listener, application)
+        loop.add_signal_handler(number, _stop, listener, application.gateway)
     async with _metrics_listener(application, config) as metrics:
         starting = asyncio.create_task(_start(application, listener, metrics, settings))
         try:
@@ -72,7 +76,7 @@ async def _metrics_listener(application: Application, config: GatewayConfig) -> 
         try:
             yield listener
         finally:
-            listener.should_exit = True
+            listener.should_exit = listener.force_exit = True
             await serving
 
 
@@ -84,11 +88,19 @@ def _bind(host: str, port: int) -> socket.socket:
         raise ConfigError(f"cannot listen on {host} port {port}: {error.strerror}") from None
 
 
-def _stop(number: int, listener: Listener, application: Application) -> None:
-    """Drains; what still runs shortly before the end of it is answered by the closing engine, not cut off."""
-    listener.handle_exit(number, None)
-    loop = asyncio.get_running_loop()
-    loop.call_later(DRAIN_SECONDS - 2, lambda: loop.create_task(application.gateway.engine.close()))
+def _stop(listener: Listener, gateway: Gateway) -> None:
+    """The first signal lets requests in progress finish; a second one, or the end of the drain, ends them."""
+    if listener.should_exit:
+        _end(listener, gateway)
+        return
+    listener.should_exit = True
+    asyncio.get_running_loop().call_later(gateway.config.drain_timeout_s, _end, listener, gateway)
+
+
+def _end(listener: Listener, gateway: Gateway) -> None:
+    """Answers what is left, then cuts off whoever does not take the answer."""
+    gateway.closing.begin()
+    asyncio.get_running_loop().call_later(_FLUSH_S, setattr, listener, "force_exit", True)
 
 
 async def _start(application: Application, listener: Listener, metrics: Listener | None, settings: Settings) -> bool:

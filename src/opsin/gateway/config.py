@@ -31,6 +31,9 @@ class GatewayConfig(BaseModel):
     max_text_bytes: int = Field(default=4 * 2**20, ge=1024, description="request body without its pictures")
     body_timeout_s: float = Field(default=60.0, gt=0, description="for a request body to arrive")
     request_timeout_s: float = Field(default=600.0, gt=0, description="for a whole answer; then 504")
+    drain_timeout_s: float = Field(
+        default=30.0, ge=0, description="for requests in progress to finish after SIGTERM; then 503"
+    )
     heartbeat_s: float = Field(default=10.0, gt=0, description="a silent stream gets a comment so often")
     max_requests: int = Field(default=256, ge=1, description="requests in progress; one more is answered 503")
 

@@ -7,10 +7,11 @@ import re
 import time
 from collections.abc import AsyncGenerator, Awaitable
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from opsin.core.errors import DeadlineExceeded, InvalidRequest
+from opsin.core.errors import DeadlineExceeded, InvalidRequest, OpsinError, Overloaded
+from opsin.gateway.closing import Closing
 
 T = TypeVar("T")
 
@@ -20,15 +21,16 @@ HEADER = "x-request-timeout"
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """``limit_s`` seconds after ``started_at``, which is ``time.monotonic()``."""
+    """``limit_s`` seconds after ``started_at``, which is ``time.monotonic()``, or when the server closes."""
 
     started_at: float
     limit_s: float
+    closing: Closing
 
     @classmethod
-    def after(cls, limit_s: float) -> Deadline:
+    def after(cls, limit_s: float, closing: Closing) -> Deadline:
         """From now on."""
-        return cls(time.monotonic(), limit_s)
+        return cls(time.monotonic(), limit_s, closing)
 
     def lowered(self, wish: str | None) -> Deadline:
         """The client's own limit from the header, which cannot raise ours.
@@ -40,7 +42,11 @@ class Deadline:
             return self
         if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,6})?", wish) or float(wish) <= 0:
             raise InvalidRequest(f"the header '{HEADER}' must be a positive number of seconds", param=HEADER)
-        return Deadline(self.started_at, min(self.limit_s, float(wish)))
+        return replace(self, limit_s=min(self.limit_s, float(wish)))
+
+    def later(self, seconds: float) -> Deadline:
+        """So much later, and whether or not the server closes: for what has to outlast the answer itself."""
+        return replace(self, limit_s=self.limit_s + seconds, closing=Closing())
 
     @property
     def elapsed_s(self) -> float:
@@ -48,14 +54,21 @@ class Deadline:
         return time.monotonic() - self.started_at
 
     async def within(self, work: Awaitable[T]) -> T:
-        """The result of ``work``. Raises DeadlineExceeded, and cancels it, at the deadline."""
+        """The result of ``work``, which is cancelled at the deadline.
+
+        Raises:
+            DeadlineExceeded: it took too long.
+            Overloaded: the server closes.
+        """
+        timeout = asyncio.timeout(0.0 if self.closing.begun else self.limit_s - self.elapsed_s)
         try:
-            async with asyncio.timeout(self.limit_s - self.elapsed_s) as timeout:
-                return await work
+            async with timeout:
+                with self.closing.ends(timeout):
+                    return await work
         except TimeoutError:
             if not timeout.expired():
                 raise
-            raise DeadlineExceeded(f"the request took longer than {self.limit_s:g} s") from None
+            raise self._error() from None
 
     async def bound(self, events: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
         """The same events; at the deadline whatever produces them is cancelled.
@@ -63,7 +76,7 @@ class Deadline:
         Each wait has a timeout of its own, because a generator may be read from several tasks.
 
         Raises:
-            DeadlineExceeded: in place of the next event.
+            DeadlineExceeded, Overloaded: in place of the next event.
         """
         async with aclosing(events):
             while True:
@@ -72,3 +85,8 @@ class Deadline:
                 except StopAsyncIteration:
                     return
                 yield event
+
+    def _error(self) -> OpsinError:
+        if self.closing.begun:
+            return Overloaded("the server is shutting down", code="shutting_down", retry_after_s=5)
+        return DeadlineExceeded(f"the request took longer than {self.limit_s:g} s")

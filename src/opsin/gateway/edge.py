@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import uvicorn
@@ -14,8 +15,8 @@ from opsin.gateway.auth import Auth
 from opsin.gateway.config import GatewayConfig
 from opsin.gateway.routes import Gateway, create_app
 
-DRAIN_SECONDS = 30
-"""Requests in progress may finish for so long after the first signal."""
+_BACKSTOP_S = 5
+"""Beyond the drain: by then every request was answered, and who did not take the answer was cut off."""
 
 _READABLE = ("x-request-id", "server-timing", "retry-after", "x-should-retry")
 """Headers that a page of an allowed origin may read."""
@@ -53,7 +54,7 @@ def server(app: ASGIApp, config: GatewayConfig) -> uvicorn.Config:
         log_level="warning",
         lifespan="off",
         server_header=False,
-        timeout_graceful_shutdown=DRAIN_SECONDS,
+        timeout_graceful_shutdown=math.ceil(config.drain_timeout_s) + _BACKSTOP_S,
         ssl_certfile=config.ssl_certfile,
         ssl_keyfile=config.ssl_keyfile,
         ssl_keyfile_password=password.get_secret_value() if password else None,

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from starlette.applications import Starlette
@@ -23,6 +23,7 @@ from opsin.gateway.admission import Admission
 from opsin.gateway.auth import Auth
 from opsin.gateway.body import read_body
 from opsin.gateway.chat import AnswerEvent, ChatService, Done, collect, count_outcome
+from opsin.gateway.closing import Closing
 from opsin.gateway.config import GatewayConfig
 from opsin.gateway.deadline import HEADER as DEADLINE_HEADER
 from opsin.gateway.deadline import Deadline
@@ -43,6 +44,9 @@ logger = logging.getLogger(__name__)
 CLIENT_GONE = 499
 """Logged for a client that left."""
 
+LAST_WORDS_S = 5.0
+"""For a client to read the end of its stream; one that does not read holds its place no longer."""
+
 
 @dataclass(frozen=True, slots=True)
 class Gateway:
@@ -56,6 +60,7 @@ class Gateway:
     metrics: Metrics
     intake: Intake
     config: GatewayConfig
+    closing: Closing = field(default_factory=Closing)
 
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -112,7 +117,9 @@ class _Http:
         return checked
 
     async def chat_completions(self, request: Request) -> Response:
-        exchange = _Exchange(request, request.state.id, Deadline.after(self._gateway.config.request_timeout_s))
+        gateway = self._gateway
+        deadline = Deadline.after(gateway.config.request_timeout_s, gateway.closing)
+        exchange = _Exchange(request, request.state.id, deadline)
         try:
             with ExitStack() as held:
                 response = await self._chat(exchange, held)
@@ -128,18 +135,25 @@ class _Http:
         gateway = self._gateway
         tenant = gateway.auth.tenant(exchange.http.headers.get("authorization"))
         held.enter_context(gateway.admission.admit())
-        deadline = exchange.deadline.lowered(exchange.http.headers.get(DEADLINE_HEADER))
-        taken = await deadline.within(self._take(exchange.http))
+        wish = exchange.http.headers.get(DEADLINE_HEADER)
+        exchange = replace(exchange, deadline=exchange.deadline.lowered(wish))
+        taken = await self._take(exchange)
+        if taken is None:
+            return self._gone(exchange)
         chat = taken.request
         model = gateway.models.check(chat.model)
-        answer = deadline.bound(gateway.chat.answer(chat, request_id=exchange.id, tenant=tenant, lifted=taken.media))
+        answer = exchange.deadline.bound(
+            gateway.chat.answer(chat, request_id=exchange.id, tenant=tenant, lifted=taken.media)
+        )
         if chat.stream:
             return await self._stream(answer, exchange, model, held, include_usage=chat.include_usage)
         return await self._complete(answer, exchange, model)
 
-    async def _take(self, http: Request) -> Taken:
-        config = self._gateway.config
-        return await self._gateway.intake.take(await read_body(http, config.max_body_bytes, config.body_timeout_s))
+    async def _take(self, exchange: _Exchange) -> Taken | None:
+        """None when the client went away."""
+        config, deadline = self._gateway.config, exchange.deadline
+        body = await deadline.within(read_body(exchange.http, config.max_body_bytes, config.body_timeout_s))
+        return await _unless_gone(deadline.within(self._gateway.intake.take(body)), exchange.http)
 
     async def _complete(self, answer: Answer, exchange: _Exchange, model: str) -> Response:
         collected = await _unless_gone(collect(answer), exchange.http)
@@ -169,7 +183,7 @@ class _Http:
             self._log(exchange, outcome.error, outcome.done)
 
         events = to_events(first, stream, outcome, request_id=exchange.id, model=model, include_usage=include_usage)
-        return EventStream(events, end)
+        return EventStream(events, end, exchange.deadline.later(LAST_WORDS_S))
 
     def _gone(self, exchange: _Exchange) -> Response:
         """For a client that left; nobody receives it."""

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from opsin.core.errors import OpsinError
+from opsin.core.errors import DeadlineExceeded, OpsinError
 from opsin.core.stages import Timeline
 from opsin.engine.api import Delta, FinishReason
 from opsin.engine.api import Usage as EngineUsage
 from opsin.gateway.chat import AnswerEvent, Done
+from opsin.gateway.deadline import Deadline
 from opsin.gateway.errors import as_opsin_error
 from opsin.gateway.heartbeat import Silence
 from opsin.protocol import sse
@@ -30,6 +32,8 @@ from opsin.protocol.response import (
     error_body,
     now,
 )
+
+logger = logging.getLogger(__name__)
 
 
 def to_usage(usage: EngineUsage) -> Usage | None:
@@ -99,17 +103,20 @@ async def to_events(
 
 
 class EventStream(StreamingResponse):
-    """Server-sent events with an end that always comes: also for a client that left before the first byte."""
+    """Server-sent events with an end that always comes: also for a client that left, or that does not read."""
 
-    def __init__(self, events: AsyncIterator[bytes], end: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, events: AsyncIterator[bytes], end: Callable[[], Awaitable[None]], deadline: Deadline) -> None:
         super().__init__(
             events, media_type="text/event-stream", headers={"cache-control": "no-cache", "x-accel-buffering": "no"}
         )
         self._end = end
+        self._deadline = deadline
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await super().__call__(scope, receive, send)
+            await self._deadline.within(super().__call__(scope, receive, send))
+        except DeadlineExceeded:
+            logger.warning("a client does not read its answer and is cut off")
         finally:
             await self._end()
 

@@ -7,7 +7,8 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from opsin.core.errors import DeadlineExceeded, InvalidRequest
+from opsin.core.errors import DeadlineExceeded, InvalidRequest, Overloaded
+from opsin.gateway.closing import Closing
 from opsin.gateway.deadline import Deadline
 from opsin.gateway.heartbeat import Silence, with_silences
 
@@ -30,7 +31,7 @@ class Source:
 
 async def test_what_is_in_time_passes() -> None:
     source = Source(0, 0, 0)
-    assert [event async for event in Deadline.after(5).bound(source.events())] == [0, 1, 2]
+    assert [event async for event in Deadline.after(5, Closing()).bound(source.events())] == [0, 1, 2]
     assert source.closed
 
 
@@ -38,14 +39,14 @@ async def test_the_deadline_takes_the_place_of_the_next_event_and_closes_the_sou
     source = Source(0, 30)
     seen: list[int] = []
     with pytest.raises(DeadlineExceeded, match=r"longer than 0\.2 s"):
-        async for event in Deadline.after(0.2).bound(source.events()):
+        async for event in Deadline.after(0.2, Closing()).bound(source.events()):
             seen.append(event)
     assert seen == [0]
     assert source.closed
 
 
 def test_a_client_may_ask_for_less_time_and_not_for_more() -> None:
-    deadline = Deadline.after(10)
+    deadline = Deadline.after(10, Closing())
     assert [deadline.lowered(wish).limit_s for wish in (None, "2.5", "10", "600")] == [10, 2.5, 10, 10]
     for wish in ("0", "-1", "nan", "inf", "1e3", "soon", "", "1" * 20):
         with pytest.raises(InvalidRequest, match="x-request-timeout"):
@@ -58,7 +59,24 @@ async def test_a_timeout_of_the_source_itself_is_not_the_deadline() -> None:
         yield 0
 
     with pytest.raises(TimeoutError, match="its own"):
-        await anext(Deadline.after(5).bound(failing()))
+        await anext(Deadline.after(5, Closing()).bound(failing()))
+
+
+async def test_a_closing_server_ends_the_waits_of_now_and_those_to_come() -> None:
+    closing = Closing()
+    deadline = Deadline.after(30, closing)
+    source = Source(0, 30)
+    events = deadline.bound(source.events())
+    assert await anext(events) == 0
+    following = asyncio.ensure_future(anext(events))
+    await asyncio.sleep(0.01)
+    closing.begin()
+    for late in (following, anext(Deadline.after(30, closing).bound(Source(30).events()))):
+        with pytest.raises(Overloaded) as caught:
+            await late
+        assert (caught.value.code, caught.value.retry_after_s) == ("shutting_down", 5)
+    assert source.closed
+    assert await deadline.later(1).within(asyncio.sleep(0.01, "its last words")) == "its last words"
 
 
 async def test_silence_is_told_and_the_wait_goes_on() -> None:
