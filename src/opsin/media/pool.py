@@ -38,6 +38,7 @@ from opsin.media.messages import (
 )
 from opsin.media.types import MediaBytes, RenderedPicture
 from opsin.media.undecodable import Failure, undecodable
+from opsin.telemetry import logs
 from opsin.vision.plan import RenderRecipe, Size
 
 logger = logging.getLogger(__name__)
@@ -351,7 +352,7 @@ async def _start_process(descriptor: int, config: MediaConfig) -> asyncio.subpro
     cpu_s = int(config.render_timeout_s) + _CPU_MARGIN_S
     return await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-s", "-m", "opsin.media.worker"),
-        *(str(descriptor), str(config.worker_memory_bytes), str(cpu_s)),
+        *(str(descriptor), str(config.worker_memory_bytes), str(cpu_s), *logs.child_arguments()),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL,
         pass_fds=(descriptor,),

@@ -1,6 +1,6 @@
-"""A render worker: ``python -m opsin.media.worker FD MEMORY_BYTES CPU_S``. Serves one task after another, then dies.
+"""A render worker: ``python -m opsin.media.worker FD MEMORY_BYTES CPU_S LOG_LEVEL LOG_FORMAT``.
 
-It reads tasks from the socket FD, one at a time, and ends when the other side closes. It knows no request and no model.
+It serves tasks from the socket FD, one at a time, and ends when the other side closes. Knows no request and no model.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ from opsin.media.lift import lift
 from opsin.media.messages import LENGTH, Answer, Done, Failed, LiftTask, Ready, Task, decode_task, encode
 from opsin.media.types import ImageFormat
 from opsin.media.undecodable import Failure
+from opsin.telemetry import logs
 from opsin.vision.plan import RenderRecipe, Size
 
 
 def main() -> None:
     """Runs until the parent closes the socket."""
-    descriptor, memory_bytes, cpu_s = (int(argument) for argument in sys.argv[1:])
+    descriptor, memory_bytes, cpu_s = (int(argument) for argument in sys.argv[1:4])
+    logs.configure(*sys.argv[4:])
     warnings.simplefilter("ignore")  # Pillow's are about the picture, and nobody reads them here
     with socket.socket(fileno=descriptor) as channel:
         reader, writer = channel.makefile("rb"), channel.makefile("wb")

@@ -27,6 +27,7 @@ from opsin.engine.local.messages import (
 from opsin.engine.local.runner_api import OutOfMemory, Runner
 from opsin.engine.local.scheduler import Scheduler
 from opsin.engine.local.sequence import Sequence, StageClock
+from opsin.telemetry.logs import Fields, fields
 
 logger = logging.getLogger(__name__)
 
@@ -158,10 +159,10 @@ class EngineCore:
         except OpsinError as error:
             self._fail(sequences, error)
         except (OutOfMemory, MemoryError):
-            logger.warning("out of memory: %d request(s) failed", len(sequences))
+            logger.warning("out of memory %s", _ids(sequences))
             self._fail(sequences, EngineOutOfMemory("the engine ran out of memory", retry_after_s=1))
         except Exception:
-            logger.exception("a bug failed %d request(s)", len(sequences))
+            logger.exception("a bug failed %s", _ids(sequences))
             self._fail(sequences, EngineFault("the engine failed on this request; its log has more"))
 
     def _fail(self, sequences: Seq[Sequence], error: OpsinError) -> None:
@@ -199,8 +200,13 @@ class EngineCore:
         slots = submit.prompt_ids.count(self._config.image_token_id)
         image_tokens = sum(picture.image_tokens for picture in submit.pictures)
         if not submit.prompt_ids or slots != image_tokens:
-            logger.error("prompt of %d ids: %d slots, %d image tokens", len(submit.prompt_ids), slots, image_tokens)
+            counts = fields(prompt_ids=len(submit.prompt_ids), slots=slots, image_tokens=image_tokens)
+            logger.error("the prompt does not match its pictures %s %s", fields(request_id=submit.request_id), counts)
             raise EngineFault("the prompt does not match its pictures")
+
+
+def _ids(sequences: Seq[Sequence]) -> Fields:
+    return fields(request_id=",".join(sequence.id for sequence in sequences))
 
 
 def _ended(sequence: Sequence, reason: EndReason) -> Ended:

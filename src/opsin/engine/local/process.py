@@ -25,6 +25,7 @@ from opsin.engine.local.messages import (
     error_from_wire,
     to_frame,
 )
+from opsin.telemetry import logs
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +52,7 @@ class WorkerProcess:
             process = await asyncio.create_subprocess_exec(
                 # -P: a file named torch.py in the working directory must not be imported.
                 *(sys.executable, "-P", "-m", "opsin.engine.local.worker"),
-                *("--fd", str(theirs.fileno()), "--parent", str(os.getpid())),
+                *("--fd", str(theirs.fileno()), "--parent", str(os.getpid()), "--log", *logs.child_arguments()),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=_STDERR,  # what libraries print must not mix with our own output
                 pass_fds=(theirs.fileno(),),

@@ -263,10 +263,10 @@ def _load_errors() -> Generator[None]:
     try:
         yield
     except (torch.OutOfMemoryError, MemoryError) as error:
-        logger.exception("loading failed")
+        logger.exception("loading failed: %s", error)
         raise ConfigError("the model does not fit into the memory of the device") from error
     except Exception as error:
-        logger.exception("loading failed")
+        logger.exception("loading failed: %s", error)
         raise ConfigError(
             f"the model folder cannot be loaded ({type(error).__name__}); the engine's log has the details"
         ) from error

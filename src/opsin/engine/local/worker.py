@@ -1,4 +1,4 @@
-"""The engine process: ``python -m opsin.engine.local.worker --fd N --parent PID``.
+"""The engine process: ``python -m opsin.engine.local.worker --fd N --parent PID --log LEVEL FORMAT``.
 
 A reader thread takes messages off the socket and answers what needs only the feature cache, so that Reserve never
 waits for a step; the main thread loads the model and then steps. The process ends with its parent: at end of file on
@@ -47,6 +47,7 @@ from opsin.engine.local.messages import (
 )
 from opsin.engine.local.runner_api import Runner
 from opsin.engine.local.scheduler import SequentialScheduler
+from opsin.telemetry import logs
 
 logger = logging.getLogger(__name__)
 
@@ -126,7 +127,7 @@ class Worker:
         while self._take_messages(core):
             if core.has_work:
                 self._channel.send(core.step())
-        logger.debug("feature cache: %d hits, %d misses", self._feature_cache.hits, self._feature_cache.misses)
+        logger.debug("feature cache %s", logs.fields(hits=self._feature_cache.hits, misses=self._feature_cache.misses))
 
     def _load(self) -> EngineCore:
         started = time.monotonic()
@@ -149,7 +150,7 @@ class Worker:
         try:
             from opsin.engine.local.runner import TransformersRunner
         except ImportError as error:
-            logger.exception("import failed")
+            logger.exception("import failed: %s", error)
             raise ConfigError("the local engine needs torch and transformers: pip install 'opsin[local]'") from error
         config = self._config
         runner = TransformersRunner(config)
@@ -193,8 +194,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--fd", type=int, required=True, help="connected Unix socket to the parent")
     parser.add_argument("--parent", type=int, required=True, help="process id of the parent")
+    parser.add_argument("--log", nargs=2, required=True, help="level and format of log lines")
     args = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, format="engine: %(levelname)s %(name)s: %(message)s")
+    logs.configure(*args.log)
     die_with(args.parent)
     channel = Channel(socket.socket(fileno=args.fd))
     first = channel.receive()
