@@ -52,6 +52,7 @@ def server(app: ASGIApp, config: GatewayConfig) -> uvicorn.Config:
         app,
         access_log=False,
         log_level="warning",
+        log_config=None,  # its own would print the texts of exceptions
         lifespan="off",
         server_header=False,
         timeout_graceful_shutdown=math.ceil(config.drain_timeout_s) + _BACKSTOP_S,
