@@ -26,6 +26,7 @@ from opsin.core.errors import (
     OpsinError,
     Overloaded,
 )
+from opsin.core.sse import MAX_EVENT_BYTES
 from opsin.engine.api import (
     ChatPrompt,
     Delta,
@@ -228,6 +229,13 @@ async def test_characters_split_over_writes(newline: Any, write_bytes: int | Non
         received, events = await answer(engine, a_request())
         assert received == text
         assert end_of(events).reason == "stop"
+
+
+async def test_an_event_too_large_to_be_a_delta() -> None:
+    async with running() as (engine, upstream):
+        upstream.queue(Script(text="x" * (MAX_EVENT_BYTES + 1)))
+        error, text = await failure(engine, a_request())
+        assert (type(error), error.code, text) == (EngineError, "upstream_protocol", "")
 
 
 async def test_parts_and_pictures_arrive_in_order_byte_for_byte() -> None:

@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Sequence
 import aiohttp
 
 from opsin.core.errors import EngineError, OpsinError
+from opsin.core.sse import MAX_EVENT_BYTES, EventTooLarge, SseParser
 from opsin.engine.api import (
     Capabilities,
     EngineStats,
@@ -25,10 +26,10 @@ from opsin.engine.api import (
 from opsin.engine.upstream.body import encode_body
 from opsin.engine.upstream.call import Call
 from opsin.engine.upstream.config import UpstreamConfig
+from opsin.engine.upstream.failures import protocol_error
 from opsin.engine.upstream.probe import ServedModel, choose_model, fetch_models, wait_for_models
 from opsin.engine.upstream.reply import Reply
 from opsin.engine.upstream.session import open_session
-from opsin.engine.upstream.sse import SseParser
 
 
 class UpstreamEngine:
@@ -99,6 +100,8 @@ class UpstreamEngine:
                     if delta is not None:
                         yield delta
             yield reply.finish()
+        except EventTooLarge:
+            raise protocol_error(f"one event of over {MAX_EVENT_BYTES} bytes") from None
         finally:
             self._calls.pop(request.id, None)
             await call.close(finished=reply.done)

@@ -2,20 +2,22 @@
 
 Follows https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-interpretation, for the one field
 that chat streams use: ``data``. Works on bytes, so that a character split over two reads is whole again when its line
-is, and U+2028 or U+0085 inside a line end nothing (``str.splitlines`` would). Knows nothing of JSON or chat.
+is, and U+2028 or U+0085 inside a line end nothing (``str.splitlines`` would). Knows nothing of JSON, chat or who reads.
 """
 
 from __future__ import annotations
 
 import re
 
-from opsin.core.errors import EngineError
-
 MAX_EVENT_BYTES = 16 * 2**20
 """An event larger than this is no token delta; it is refused before it fills the memory."""
 
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 _BOM = b"\xef\xbb\xbf"
+
+
+class EventTooLarge(Exception):
+    """One event grew over MAX_EVENT_BYTES before it ended."""
 
 
 class SseParser:
@@ -33,7 +35,7 @@ class SseParser:
         self._first_line = True
 
     def feed(self, read: bytes) -> list[bytes]:
-        """The data of every event that this read completes. Raises EngineError over MAX_EVENT_BYTES."""
+        """The data of every event that this read completes. Raises EventTooLarge."""
         if self._after_cr and read:
             read = read.removeprefix(b"\n")
             self._after_cr = False
@@ -67,8 +69,5 @@ class SseParser:
     def _hold(self, pieces: list[bytes], piece: bytes) -> None:
         self._held_bytes += len(piece)
         if self._held_bytes > MAX_EVENT_BYTES:
-            raise EngineError(
-                f"the upstream sent one event of over {MAX_EVENT_BYTES} bytes",
-                code="upstream_protocol",
-            )
+            raise EventTooLarge
         pieces.append(piece)
