@@ -22,6 +22,7 @@ from opsin.core.errors import (
     ConfigError,
     ContextLengthExceeded,
     EngineError,
+    EngineOutOfMemory,
     InvalidRequest,
     OpsinError,
     Overloaded,
@@ -130,11 +131,11 @@ async def test_what_it_tells_of_itself() -> None:
 @pytest.mark.parametrize(
     ("mode", "kind", "code", "text"),
     [
-        ("in_band_error", EngineError, "upstream_unavailable", "A red"),
+        ("in_band_error", EngineOutOfMemory, "engine_out_of_memory", "A red"),
         ("truncated", EngineError, "upstream_truncated", "A red"),
         ("reset", EngineError, "upstream_truncated", "A red"),
         ("empty", EngineError, "upstream_empty", ""),
-        ("http_500", EngineError, "upstream_unavailable", ""),
+        ("http_500", EngineOutOfMemory, "engine_out_of_memory", ""),
         ("http_400_context", ContextLengthExceeded, "context_length_exceeded", ""),
         ("http_429", Overloaded, "overloaded", ""),
     ],
