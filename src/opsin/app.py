@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from importlib.metadata import version
 
@@ -24,15 +25,18 @@ from opsin.gateway.served import ServedModels
 from opsin.media.loader import MediaLoader
 from opsin.media.pool import RenderPool
 from opsin.models.card import GenerationDefaults, ModelCard, load_card
-from opsin.models.hub import resolve
+from opsin.models.hub import fetch_weights, resolve
 from opsin.prompt.build import PromptBuilder
 from opsin.prompt.tokenizer import Detokenizer, Tokenizer
 from opsin.settings import EngineKind, Settings
 from opsin.startup import model_problems, template_of
+from opsin.telemetry.logs import fields
 from opsin.telemetry.metrics import Metrics
 from opsin.testing.delays import DelayedEngine, DelayedLoader, DelayedRenderer
 from opsin.vision.plan import Family
 from opsin.vision.registry import family_for
+
+logger = logging.getLogger(__name__)
 
 # Transformers' own defaults for a processor that states none.
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -81,28 +85,31 @@ class LocalModel:
 
 
 def load_vision(settings: Settings) -> tuple[ModelCard, Family]:
-    """A model's card and its visual-token rule; enough to count tokens.
+    """A model's card and its visual-token rule; enough to count tokens. Downloads no weights.
 
     Raises:
         ConfigError: no such model, an unsupported family, or broken files.
     """
-    card = load_card(resolve(settings.model_location, settings.revision))
+    card = load_card(resolve(settings.model_location, settings.revision, hub=settings.hub))
     return card, family_for(card)
 
 
 def load_local_model(settings: Settings) -> LocalModel:
-    """Reads a model's files, or downloads them.
+    """Reads a model's files, or downloads them. Blocks.
 
     Raises:
         ConfigError: no such model, an unsupported family, or broken files.
     """
-    card, family = load_vision(settings)
+    resolved = resolve(settings.model_location, settings.revision, hub=settings.hub)
+    card = load_card(resolved)
     raise_all(list(model_problems(settings, card)))
+    family = family_for(card)
     tokenizer = Tokenizer.from_file(card.tokenizer_path)
     image_token_id = card.image_token_id or tokenizer.token_id(family.image_token)
     if image_token_id is None:
         raise ConfigError(f"the tokenizer has no {family.image_token}, so the model cannot take pictures")
     builder = PromptBuilder(tokenizer, template_of(settings, card), family.image_token, image_token_id)
+    fetch_weights(resolved, with_code=settings.local.trust_remote_code, hub=settings.hub)
     return LocalModel(card, image_token_id, family, tokenizer, builder)
 
 
@@ -128,6 +135,7 @@ def build(settings: Settings) -> Application:
 def _with_local_engine(settings: Settings, renderer: RenderPool) -> Application:
     model = load_local_model(settings)
     card = model.card
+    logger.info("%s", fields(model=card.model_id, revision=card.revision, quantization=card.quantization))
     max_model_len = settings.max_model_len or card.max_model_len or DEFAULT_MAX_MODEL_LEN
     config = LocalEngineConfig(
         **settings.local.model_dump(),
@@ -148,6 +156,7 @@ def _with_local_engine(settings: Settings, renderer: RenderPool) -> Application:
         card.revision or "unknown",
         card.processor_fingerprint,
         config.dtype,
+        card.quantization or "unquantized",
         version("transformers"),
     )
     preparer = TokenPreparer(

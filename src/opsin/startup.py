@@ -17,7 +17,8 @@ from opsin.gateway.config import GatewayConfig
 from opsin.gateway.tls import tls_problems
 from opsin.models.card import ModelCard, load_card
 from opsin.models.chat_template import read_template
-from opsin.models.hub import resolve
+from opsin.models.hub import is_folder_name, resolve
+from opsin.models.quantization import check_quantization
 from opsin.prompt.template import ChatTemplate
 from opsin.settings import Configuration, EngineKind, Settings
 from opsin.vision.registry import family_for
@@ -28,10 +29,11 @@ _ONLY_LOCAL = ("model", "revision", "chat_template", "max_model_len", "hub.", "l
 """Settings, and sections, of a model that runs here."""
 
 
-def problems(configuration: Configuration) -> list[Problem]:
-    """Everything that is wrong. What rests on a value that is wrong in itself is not judged."""
+def problems(configuration: Configuration, *, listens: bool = True) -> list[Problem]:
+    """Everything that is wrong, of the address too if it ``listens``. What rests on a wrong value is not judged."""
     wrong = {path for problem in configuration.problems for path in problem.settings}
-    found = (*_of_gateway(configuration.settings.gateway), *_of_engine(configuration.settings))
+    of_gateway = _of_gateway(configuration.settings.gateway) if listens else ()
+    found = (*of_gateway, *_of_engine(configuration.settings))
     return [*configuration.problems, *(problem for problem in found if not _rests_on(problem, wrong))]
 
 
@@ -52,6 +54,13 @@ def notices(configuration: Configuration) -> Iterator[str]:
 def model_problems(settings: Settings, card: ModelCard) -> Iterator[Problem]:
     """What forbids to serve a checkpoint."""
     yield from _raised(lambda: family_for(card), "model")
+    yield from _raised(lambda: check_quantization(card, settings.local.quantization), "model", "local.quantization")
+    if card.own_code and not settings.local.trust_remote_code:
+        text = (
+            f"model {card.model_id} brings code of its own ({', '.join(card.own_code)}), which would run with your "
+            "rights; read it, then start with --trust-remote-code"
+        )
+        yield Problem(text, ("model", "local.trust_remote_code"))
 
 
 def template_of(settings: Settings, card: ModelCard) -> ChatTemplate:
@@ -89,7 +98,7 @@ def _of_template(settings: Settings) -> Iterator[Problem]:
 def _of_folder(settings: Settings) -> Iterator[Problem]:
     """Of a model that is there already; a hub model has to be asked for first."""
     location = settings.model_location
-    if not Path(location).expanduser().is_dir() and not location.startswith(("/", ".", "~")):
+    if not Path(location).expanduser().is_dir() and not is_folder_name(location):
         return
     try:
         card = load_card(resolve(location, settings.revision))

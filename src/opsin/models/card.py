@@ -87,6 +87,8 @@ class ModelCard:
     chat_template: str
     special_tokens: Mapping[str, str]
     processor_fingerprint: str  # sha256 hex over processor, chat template and tokenizer files
+    quantization: str | None = None  # Transformers' name of the method, e.g. "awq"
+    own_code: tuple[str, ...] = ()  # classes that the checkpoint brings along as Python files
 
     @property
     def tokenizer_path(self) -> Path:
@@ -122,12 +124,25 @@ def load_card(resolved: ResolvedModel) -> ModelCard:
         chat_template=_chat_template(folder, processor),
         special_tokens=special_tokens,
         processor_fingerprint=processor_fingerprint(folder),
+        quantization=_quantization(config, text),
+        own_code=tuple((config.auto_map or {}).values()),
     )
 
 
 def _dtype(config: ConfigFile, text: TextConfig) -> str | None:
     name = config.dtype or config.torch_dtype or text.dtype or text.torch_dtype
     return name.removeprefix("torch.") if name else None
+
+
+def _quantization(config: ConfigFile, text: TextConfig) -> str | None:
+    stated = config.quantization_config or text.quantization_config
+    if stated is None:
+        return None
+    if stated.load_in_4bit or stated.load_in_8bit:
+        return "bitsandbytes"
+    if stated.quant_method is None:
+        raise ConfigError("config.json: quantization_config does not name its quant_method")
+    return stated.quant_method
 
 
 def _eos_token_ids(folder: Path, stated: tuple[TokenIds, ...], special_tokens: Mapping[str, str]) -> tuple[int, ...]:

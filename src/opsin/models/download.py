@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from huggingface_hub import snapshot_download  # pyright: ignore[reportUnknownVariableType] untyped progress bar class
+from huggingface_hub import (
+    constants,
+    snapshot_download,  # pyright: ignore[reportUnknownVariableType] untyped progress bar class
+)
 from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
@@ -16,13 +20,11 @@ from huggingface_hub.errors import (
 )
 
 from opsin.core.errors import ConfigError
-
-ALLOW_PATTERNS = ("*.json", "*.jinja", "*.safetensors", "tokenizer.model")
-"""Configurations, tokenizer, processor, chat template, weights: all that is needed. Never code or pickled weights."""
+from opsin.models.config import HubConfig
 
 
-def download(model: str, revision: str | None, *, offline: bool, cache_dir: Path | None, endpoint: str | None) -> Path:
-    """The snapshot's folder, named after its commit.
+def download(model: str, revision: str | None, patterns: Sequence[str], hub: HubConfig, endpoint: str | None) -> Path:
+    """The snapshot's folder, named after its commit, with the files that match ``patterns``.
 
     Raises:
         ConfigError: no such repository or revision, no access, or not to be had offline.
@@ -31,36 +33,54 @@ def download(model: str, revision: str | None, *, offline: bool, cache_dir: Path
         snapshot = snapshot_download(
             model,
             revision=revision,
-            allow_patterns=list(ALLOW_PATTERNS),
-            local_files_only=offline,
-            cache_dir=cache_dir,
+            allow_patterns=list(patterns),
+            token=hub.token.get_secret_value() if hub.token else None,
+            local_files_only=hub.offline,
+            cache_dir=hub.download_dir,
             endpoint=endpoint,
             library_name="opsin",
         )
     except Exception as error:  # the library lets errors of its HTTP client through
-        raise ConfigError(_explanation(error, model, revision, offline=offline)) from error
+        raise ConfigError(f"model {model}: {_explanation(error, revision, hub)}") from error
     return Path(snapshot)
 
 
-def _explanation(error: Exception, model: str, revision: str | None, *, offline: bool) -> str:
+def _explanation(error: Exception, revision: str | None, hub: HubConfig) -> str:
     """In words what to do; the more special error classes come first."""
     at = f"revision {revision}" if revision else "the default branch"
     match error:
         case HFValidationError():
-            return "model: neither a folder nor a Hub id of the form owner/name"
+            return "neither a folder nor a Hub id of the form owner/name"
         case GatedRepoError():
-            return f"model {model}: gated; accept its terms on the Hub and set HF_TOKEN to a token of that account"
+            return (
+                "gated: accept its terms on the Hub, then give a token of that account as HF_TOKEN or --hf-token"
+                f"{_own_token(hub)}"
+            )
         case RepositoryNotFoundError():
-            return f"model {model}: no such repository on the Hub, or private and HF_TOKEN gives no access"
+            return f"no such repository on the Hub, or private: then it needs HF_TOKEN or --hf-token{_own_token(hub)}"
         case RevisionNotFoundError():
-            return f"model {model}: the repository has no {at}"
+            return f"the repository has no {at}"
         case IncompleteSnapshotError():
-            return f"model {model}: {at} is only partly in the local cache and the Hub cannot be asked"
-        case LocalEntryNotFoundError() if offline:
-            return f"model {model}: {at} is not in the local cache, and offline forbids a download"
+            return f"{at} is only partly in the local cache and the Hub cannot be asked"
+        case LocalEntryNotFoundError() if hub.offline or constants.HF_HUB_OFFLINE:
+            return f"{at} is not in the local cache, and offline forbids a download"
+        case LocalEntryNotFoundError(__cause__=HfHubHTTPError() as cause):
+            return f"{_status(cause)}, and {at} is not in the local cache"
         case LocalEntryNotFoundError():
-            return f"model {model}: the Hub cannot be reached or fails, and {at} is not in the local cache"
+            return f"the Hub cannot be reached, and {at} is not in the local cache"
         case HfHubHTTPError():
-            return f"model {model}: the Hub answered with status {error.response.status_code}"
+            return _status(error)
+        case OSError(strerror=str() as reason):
+            return f"the files cannot be stored: {reason}"
         case _:
-            return f"model {model}: the download failed ({type(error).__name__})"
+            return f"the download failed ({type(error).__name__})"
+
+
+def _own_token(hub: HubConfig) -> str:
+    return "; the one that is given has no access" if hub.token else ""
+
+
+def _status(error: HfHubHTTPError) -> str:
+    status = error.response.status_code
+    hints = {401: ": the token is not valid", 403: ": the token lacks the permission", 429: ": too many requests"}
+    return f"the Hub answered with status {status}{hints.get(status, '')}"

@@ -23,6 +23,15 @@ TokenIds = int | list[int] | None
 
 
 @dataclass(frozen=True, slots=True)
+class QuantizationFile:
+    """``quantization_config`` of config.json. bitsandbytes used to leave out its name."""
+
+    quant_method: str | None = None
+    load_in_4bit: bool = False
+    load_in_8bit: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class TextConfig:
     """``text_config`` of config.json."""
 
@@ -30,6 +39,7 @@ class TextConfig:
     eos_token_id: TokenIds = None
     dtype: str | None = None
     torch_dtype: str | None = None
+    quantization_config: QuantizationFile | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +63,8 @@ class ConfigFile:
     eos_token_id: TokenIds = None
     dtype: str | None = None
     torch_dtype: str | None = None
+    quantization_config: QuantizationFile | None = None
+    auto_map: dict[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,20 +1,18 @@
-"""Folders, the Hub's cache, and a Hub that refuses (a local HTTP server in the place of huggingface.co)."""
+"""Folders, the Hub's cache, and a Hub that serves or refuses (tests/hubs.py)."""
 
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Generator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from huggingface_hub import constants
+from pydantic import SecretStr
 
 from opsin.core.errors import ConfigError
-from opsin.models.hub import resolve
-
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
+from opsin.models.config import HubConfig
+from opsin.models.hub import fetch_weights, resolve
+from tests.hubs import COMMIT, refusing_hub, serving_hub
 
 
 def checkpoint(folder: Path) -> Path:
@@ -77,74 +75,105 @@ def cached(cache: Path) -> Path:
 def test_unpinned_id_warns_with_the_commit(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     snapshot = cached(tmp_path)
     with caplog.at_level(logging.WARNING, logger="opsin"):
-        found = resolve("owner/name", offline=True, cache_dir=tmp_path)
+        found = resolve("owner/name", hub=offline(tmp_path))
     assert (found.path, found.model_id, found.revision) == (snapshot, "owner/name", COMMIT)
-    assert f"pin it with revision={COMMIT}" in caplog.text
+    assert f"pin it with --revision {COMMIT}" in caplog.text
 
 
 def test_branch_is_not_a_pin(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     cached(tmp_path)
-    resolve("owner/name", "main", offline=True, cache_dir=tmp_path)
+    resolve("owner/name", "main", hub=offline(tmp_path))
     assert f"main is commit {COMMIT} today" in caplog.text
 
 
 def test_pinned_id_is_silent(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     cached(tmp_path)
-    assert resolve("owner/name", COMMIT, offline=True, cache_dir=tmp_path).revision == COMMIT
+    assert resolve("owner/name", COMMIT, hub=offline(tmp_path)).revision == COMMIT
     assert caplog.text == ""
 
 
-def test_offline_without_cache(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="the default branch is not in the local cache, and offline forbids"):
-        resolve("owner/name", offline=True, cache_dir=tmp_path)
+def test_offline_without_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    message = "the default branch is not in the local cache, and offline forbids"
+    with pytest.raises(ConfigError, match=message):
+        resolve("owner/name", hub=offline(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)  # what the library makes of the variable at its import
+    with pytest.raises(ConfigError, match=message):
+        resolve("owner/name", hub=HubConfig(download_dir=tmp_path))
 
 
 def test_neither_folder_nor_id(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="neither a folder nor a Hub id"):
-        resolve("a/b/c", offline=True, cache_dir=tmp_path)
+        resolve("a/b/c", hub=offline(tmp_path))
 
 
-@contextmanager
-def hub(status: int, code: str | None = None) -> Generator[str]:
-    """A Hub that answers every question alike."""
-
-    class Answer(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(status)
-            if code:
-                self.send_header("X-Error-Code", code)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+def offline(cache: Path) -> HubConfig:
+    return HubConfig(offline=True, download_dir=cache)
 
 
 @pytest.mark.parametrize(
     ("status", "code", "message"),
     [
-        (403, "GatedRepo", "gated; accept its terms"),
-        (401, "RepoNotFound", "no such repository on the Hub, or private"),
+        (401, "GatedRepo", "gated: accept its terms on the Hub, then give a token of that account as HF_TOKEN"),
+        (403, "GatedRepo", "gated: accept its terms"),
+        (401, "RepoNotFound", "no such repository on the Hub, or private: then it needs HF_TOKEN or --hf-token"),
         (404, "RevisionNotFound", "has no revision v9"),
-        (400, None, "the Hub cannot be reached or fails, and revision v9 is not in the local cache"),
+        (403, None, "answered with status 403: the token lacks the permission, and revision v9 is not in the local"),
+        (429, None, "answered with status 429: too many requests"),
+        (400, None, "the Hub answered with status 400, and revision v9 is not in the local cache"),
     ],
 )
 def test_refusals_in_words(tmp_path: Path, status: int, code: str | None, message: str) -> None:
-    with hub(status, code) as endpoint, pytest.raises(ConfigError, match=message) as caught:
-        resolve("owner/name", "v9", cache_dir=tmp_path, endpoint=endpoint)
+    with (
+        refusing_hub(status, code) as endpoint,
+        pytest.raises(ConfigError, match=f"^model owner/name: .*{message}") as caught,
+    ):
+        resolve("owner/name", "v9", hub=HubConfig(download_dir=tmp_path), endpoint=endpoint)
     assert endpoint not in caught.value.message
+
+
+def test_a_token_without_access_is_said_and_not_shown(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    hub = HubConfig(download_dir=tmp_path, token=SecretStr("hf_geheim"))
+    with refusing_hub(403, "GatedRepo") as endpoint, pytest.raises(ConfigError, match="has no access") as caught:
+        resolve("owner/name", hub=hub, endpoint=endpoint)
+    assert "hf_geheim" not in caught.value.message + caplog.text + repr(hub)
 
 
 def test_unreachable_hub(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="the Hub cannot be reached"):
-        resolve("owner/name", cache_dir=tmp_path, endpoint="http://127.0.0.1:9")
+        resolve("owner/name", hub=HubConfig(download_dir=tmp_path), endpoint="http://127.0.0.1:9")
+
+
+def test_a_full_disk_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with serving_hub(checkpoint(tmp_path / "there")) as hub, pytest.raises(ConfigError, match="cannot be stored: "):
+        resolve("owner/name", hub=HubConfig(download_dir=tmp_path / "file"), endpoint=hub.url)
+
+
+def test_small_files_first_then_weights_then_trusted_code(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path / "there")
+    (folder / "modeling_own.py").write_text("raise SystemExit")
+    (folder / "pytorch_model.bin").write_bytes(b"pickle")
+    config = HubConfig(download_dir=tmp_path / "cache", token=SecretStr("hf_mine"))
+    with serving_hub(folder) as hub:
+        found = resolve("owner/name", hub=config, endpoint=hub.url)
+        assert found.revision == COMMIT
+        assert names(found.path) == {"config.json", "tokenizer.json"}
+        fetch_weights(found, with_code=False, hub=config, endpoint=hub.url)
+        assert names(found.path) == {"config.json", "tokenizer.json", "model.safetensors"}
+        fetch_weights(found, with_code=True, hub=config, endpoint=hub.url)
+        assert "modeling_own.py" in names(found.path)
+        assert hub.tokens == {"Bearer hf_mine"}
+    again = resolve("owner/name", hub=offline(tmp_path / "cache"))
+    fetch_weights(again, with_code=True, hub=offline(tmp_path / "cache"))
+    assert (again.path / "model.safetensors").stat().st_size == 3_000_000
+
+
+def test_pickled_weights_are_not_weights(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path)
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(ConfigError, match=r"has no \.safetensors weights; others are never read"):
+        fetch_weights(resolve(str(folder)), with_code=False)
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}

@@ -69,9 +69,11 @@ class TransformersRunner:
         transformers_logging.disable_progress_bar()
         progress("choosing the device")
         self._device = torch.device(choose_device(self._config.device))
-        self._dtype = choose_dtype(self._config.dtype, self._device.type, self._checkpoint_dtype())
+        self._limit_memory()
+        checkpoint = self._load_config()
+        self._dtype = choose_dtype(self._config.dtype, self._device.type, _dtype_of(checkpoint))
         progress("loading the weights")
-        self._model = self._load_model()
+        self._model = self._load_model(is_quantized=_is_quantized(checkpoint))
         return LoadedModel(device=self._device.type, dtype=str(self._dtype).removeprefix("torch."))
 
     @torch.inference_mode()
@@ -160,22 +162,28 @@ class TransformersRunner:
         elif self._device.type == "mps":
             torch.mps.synchronize()
 
-    def _checkpoint_dtype(self) -> torch.dtype:
-        with _load_errors():
-            config = cast(
-                "Any",  # partly unknown type of the library
-                AutoConfig.from_pretrained(
-                    self._config.model_path,
-                    local_files_only=True,
-                    trust_remote_code=self._config.trust_remote_code,
-                ),
-            )
-        dtype: object = config.dtype
-        return dtype if isinstance(dtype, torch.dtype) else torch.float32
+    def _limit_memory(self) -> None:
+        share = self._config.gpu_memory_utilization
+        if share is None:
+            return
+        if self._device.type == "cuda":
+            torch.cuda.set_per_process_memory_fraction(share)
+        else:
+            logger.warning("gpu_memory_utilization has no effect on %s", self._device.type)
 
-    def _load_model(self) -> _Model:
+    def _load_config(self) -> Any:
         with _load_errors():
-            model = cast(
+            return AutoConfig.from_pretrained(
+                self._config.model_path,
+                local_files_only=True,
+                trust_remote_code=self._config.trust_remote_code,
+            )
+
+    def _load_model(self, *, is_quantized: bool) -> _Model:
+        # Quantized weights cannot all be moved once they are loaded, so they are loaded to where they belong.
+        placed = {"device_map": {"": str(self._device)}} if is_quantized and self._device.type != "cpu" else {}
+        with _load_errors():
+            model, report = cast(
                 "Any",  # partly unknown type of the library
                 AutoModelForImageTextToText.from_pretrained(
                     self._config.model_path,
@@ -183,9 +191,15 @@ class TransformersRunner:
                     attn_implementation=self._config.attn_implementation,
                     local_files_only=True,
                     trust_remote_code=self._config.trust_remote_code,
+                    output_loading_info=True,
+                    **placed,
                 ),
             )
-            return cast("_Model", model.to(self._device).eval())
+            model = (model if is_quantized else model.to(self._device)).eval()
+        missing = sorted(report["missing_keys"])
+        if missing:  # the library would fill them at random and go on
+            raise ConfigError(f"the checkpoint lacks weights of its model: {len(missing)} of them, first {missing[0]}")
+        return cast("_Model", model)
 
 
 def choose_device(wanted: str) -> str:
@@ -228,6 +242,16 @@ def pixel_values(tiles: Tiles, mean: Channels, std: Channels, device: torch.devi
 def _cpu_multiplies_bfloat16() -> bool:
     """Whether matrix products in bfloat16 have instructions or fast conversions of their own."""
     return torch.backends.cpu.get_cpu_capability() not in ("DEFAULT", "AVX2")
+
+
+def _dtype_of(checkpoint: Any) -> torch.dtype:
+    dtype: object = checkpoint.dtype
+    return dtype if isinstance(dtype, torch.dtype) else torch.float32
+
+
+def _is_quantized(checkpoint: Any) -> bool:
+    parts = (checkpoint, getattr(checkpoint, "text_config", None))
+    return any(getattr(part, "quantization_config", None) is not None for part in parts)
 
 
 def _tiles_of(picture: PictureData) -> Tiles:
