@@ -44,6 +44,7 @@ from opsin.vision.plan import RenderRecipe, Size
 logger = logging.getLogger(__name__)
 
 _START_TIMEOUT_S = 60.0  # a worker starts in 0.1 to 0.2 s; a machine that is busy elsewhere may take long
+_EXIT_S = 1.0  # from the end of its socket to the end of a process
 _CPU_MARGIN_S = 2  # the wall clock of the pool comes first; the CPU limit is for a worker whose pool is stuck
 _LINKER_VARIABLES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 
@@ -107,7 +108,7 @@ class RenderPool:
 
         Raises:
             MediaUndecodable: the picture is damaged, or it killed its worker, or took too much time or memory.
-            Overloaded: no worker can be started, or the pool is closed.
+            Overloaded: no worker can be started, or somebody else killed this one, or the pool is closed.
             ValueError: the recipe does not fit together; a bug of its author.
         """
         num_tiles = _num_tiles(recipe, media.header.upright)
@@ -169,6 +170,10 @@ class RenderPool:
             if self._closed:
                 raise _closed_error() from None
             logger.warning("A render worker died on a %s", job.subject)
+            if await worker.was_killed():
+                raise Overloaded(
+                    "The process that decoded the picture was killed.", code="render_worker_killed", retry_after_s=1
+                ) from None
             raise undecodable(Failure.UNDECODABLE, job.param) from None
 
     async def _take(self) -> _Slot:
@@ -309,6 +314,14 @@ class _Worker:
         if self._process.returncode is None:
             with suppress(ProcessLookupError):
                 os.kill(self._process.pid, signal.SIGKILL)
+
+    async def was_killed(self) -> bool:
+        """By SIGKILL, as the kernel does when memory is short: a picture's own crash ends in other signals."""
+        try:
+            async with asyncio.timeout(_EXIT_S):
+                return await self._process.wait() == -signal.SIGKILL
+        except TimeoutError:
+            return False
 
     async def end(self) -> None:
         """Ends the process, waits for it and closes the socket."""

@@ -79,13 +79,27 @@ async def test_a_crash_is_the_error_of_one_picture_only() -> None:
         tasks = [asyncio.create_task(render(pool, picture())) for _ in range(2)]
         _, (victim,) = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         neighbours = [asyncio.create_task(render(pool, picture(number, 5))) for number in range(1, 5)]
-        os.kill(first, signal.SIGKILL)
+        os.kill(first, signal.SIGSEGV)
+        os.kill(first, signal.SIGCONT)
         with pytest.raises(MediaUndecodable) as caught:
             await victim
         assert (caught.value.code, caught.value.param) == ("image_undecodable", "8x8")
         assert [len(pixels) for pixels in await asyncio.gather(*neighbours)] == [15, 30, 45, 60]
         await until(lambda: len(pool.worker_pids) == 2 and first not in pool.worker_pids)
         assert second in pool.worker_pids
+
+
+async def test_a_worker_that_was_killed_is_not_the_fault_of_its_picture() -> None:
+    async with running() as pool:
+        (pid,) = pool.worker_pids
+        os.kill(pid, signal.SIGSTOP)
+        victim = asyncio.create_task(render(pool, picture()))
+        await is_running_task(pool, victim)
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises(Overloaded) as caught:
+            await victim
+        assert (caught.value.code, caught.value.retryable) == ("render_worker_killed", True)
+        assert await render(pool, picture()) == expected(picture())
 
 
 async def test_a_worker_that_died_while_idle_is_nobodys_fault() -> None:
