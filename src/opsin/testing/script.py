@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Literal
 
@@ -25,6 +25,19 @@ class End(StrEnum):
     CUT = "cut"  # a clean end of the body, and nothing of the above
     RESET = "reset"  # the connection breaks
     ERROR = "error"  # an error event, then a clean end: how an engine's failure looks once HTTP 200 is out
+    HANG = "hang"  # nothing more, on an open connection
+
+
+class EventKind(StrEnum):
+    """What one event of the stream is; OUTPUT and REASONING bear tokens."""
+
+    ROLE = "role"
+    REASONING = "reasoning"
+    OUTPUT = "output"
+    FINISH = "finish"
+    USAGE = "usage"
+    DONE = "done"
+    ERROR = "error"
 
 
 class UsageShape(StrEnum):
@@ -43,6 +56,24 @@ class Failure:
     code: int | str
 
 
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Tokens that go out in one event; ``kind`` is OUTPUT or REASONING."""
+
+    kind: EventKind
+    text: str
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event as it goes out; ``num_tokens`` is how many it bears."""
+
+    kind: EventKind
+    data: bytes
+    num_tokens: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
     """One answer. Every token is one word of ``text`` with the space before it.
@@ -52,6 +83,7 @@ class Script:
     """
 
     text: str = "A red circle is left of a blue square."
+    reasoning: str = ""  # comes before ``text``, in tokens and chunks of its own
     finish_reason: str = "stop"
     ttft_s: float = 0.0
     itl_s: float = 0.0
@@ -65,7 +97,9 @@ class Script:
     prompt_tokens: int = 100
     image_tokens: int | None = None
     cached_tokens: int | None = None
+    timeline: Mapping[str, float] | None = None  # ``opsin.timeline`` on the finish chunk, in milliseconds
     # faults
+    upload_bytes_per_s: float | None = None  # the body is taken no faster
     status: int = 200
     retry_after: str | None = None
     failure: Failure | None = None
@@ -77,15 +111,29 @@ class Script:
 
     @property
     def tokens(self) -> tuple[str, ...]:
-        """The tokens; joined they are ``text``."""
-        return tuple(re.findall(r"\s*\S+|\s+$", self.text))
+        """The tokens of ``text``; joined they are it."""
+        return _tokens(self.text)
 
     @property
-    def chunks(self) -> tuple[str, ...]:
-        """The texts of the chunks that go out."""
-        size, tokens = self.tokens_per_chunk, self.tokens
-        chunks = tuple("".join(tokens[at : at + size]) for at in range(0, len(tokens), size))
+    def num_tokens(self) -> int:
+        """All tokens of the answer, as usage counts them."""
+        return len(self.tokens) + len(_tokens(self.reasoning))
+
+    @property
+    def chunks(self) -> tuple[Chunk, ...]:
+        """The chunks that go out."""
+        chunks = (*self._cut(EventKind.REASONING, self.reasoning), *self._cut(EventKind.OUTPUT, self.text))
         return chunks if self.end is End.DONE else chunks[: self.end_after_chunks]
+
+    def _cut(self, kind: EventKind, text: str) -> Iterator[Chunk]:
+        size, tokens = self.tokens_per_chunk, _tokens(text)
+        for at in range(0, len(tokens), size):
+            taken = tokens[at : at + size]
+            yield Chunk(kind, "".join(taken), len(taken))
+
+
+def _tokens(text: str) -> tuple[str, ...]:
+    return tuple(re.findall(r"\s*\S+|\s+$", text))
 
 
 OUT_OF_MEMORY = Failure(message="CUDA out of memory. Tried to allocate 2.00 GiB", type="InternalServerError", code=500)
@@ -96,50 +144,86 @@ CONTEXT_LENGTH = Failure(
 )
 FULL = Failure(message="Too many requests", type="rate_limit_error", code="rate_limit_exceeded")
 
+FORTY_TOKENS = " ".join(f"word{number}" for number in range(40))
 MODES: Mapping[str, Script] = {
     "ok": Script(),
     "slow": Script(ttft_s=0.5, itl_s=0.1),
+    # First content after 150 ms, last after 330 ms, 40 tokens in 10 chunks, usage after 630 ms: the stream of which
+    # four benchmarks report four different speeds.
+    "multi_token_chunk": Script(
+        text=FORTY_TOKENS, role_chunk_s=0.05, ttft_s=0.15, itl_s=0.005, tokens_per_chunk=4, usage_delay_s=0.3,
+        finish_reason="length",
+    ),
+    "split_utf8": Script(text="빨간 원 🙂 and a\u2028line\u0085separator", ttft_s=0.05, itl_s=0.01, write_bytes=3),
     "no_usage": Script(usage=False),
     "role_only_first_chunk": Script(role_chunk_s=0.0, ttft_s=0.1),
     "usage_chunk_late": Script(usage_delay_s=0.3),
+    "reasoning": Script(reasoning="Let me look.", ttft_s=0.05, itl_s=0.01),
     "in_band_error": Script(end=End.ERROR, end_after_chunks=2, failure=OUT_OF_MEMORY),
     "truncated": Script(end=End.CUT, end_after_chunks=2),
     "reset": Script(end=End.RESET, end_after_chunks=2),
     "empty": Script(end=End.CUT, end_after_chunks=0, role_chunk_s=None),
+    "hang": Script(end=End.HANG, end_after_chunks=2),
+    "slow_upload": Script(upload_bytes_per_s=10e6),
+    "drop_image": Script(prompt_tokens=36, image_tokens=0),
+    "encoded": Script(
+        image_tokens=64, cached_tokens=0, ttft_s=0.1,
+        timeline={"media_load_ms": 5, "preprocess_ms": 10, "vision_encode_ms": 60, "prefill_ms": 25, "total_ms": 100},
+    ),
+    "cached": Script(
+        image_tokens=64, cached_tokens=80, ttft_s=0.03,
+        timeline={"media_load_ms": 5, "prefill_ms": 25, "total_ms": 30},
+    ),
     "http_500": Script(status=500, failure=OUT_OF_MEMORY),
     "http_400_context": Script(status=400, failure=CONTEXT_LENGTH),
     "http_429": Script(status=429, failure=FULL, retry_after="7"),
-}
+}  # fmt: skip
 """By the name of the model that a request asks for."""
+
+_STEADY = Script(text=FORTY_TOKENS, ttft_s=0.05, itl_s=0.005)
+MIXES: Mapping[str, tuple[Script, ...]] = {
+    "mix_24_16": (
+        *(_STEADY,) * 6,
+        replace(_STEADY, end=End.ERROR, end_after_chunks=12, failure=OUT_OF_MEMORY),
+        replace(_STEADY, end=End.CUT, end_after_chunks=12),
+        MODES["http_500"],
+        MODES["empty"],
+    ),
+}
+"""As MODES, but the scripts of one name answer in turn, so that any so many requests in a row meet each of them."""
 
 
 class ConnectionReset(Exception):
     """Raised by :func:`play` where the script breaks the connection."""
 
 
-async def play(script: Script, model: str, *, include_usage: bool) -> AsyncIterator[bytes]:
+async def play(script: Script, model: str, *, include_usage: bool) -> AsyncIterator[Event]:
     """The stream, event by event, each when it is due; then ConnectionReset if the script says so."""
     clock = _Clock()
     frame = _Framing(script, model)
     if script.role_chunk_s is not None:
         await clock.until(script.role_chunk_s)
-        yield frame.chunk({"role": "assistant", "content": ""})
-    for index, text in enumerate(script.chunks):
-        await clock.until(script.ttft_s + index * script.tokens_per_chunk * script.itl_s)
-        yield frame.chunk({"content": text}, num_tokens=(index + 1) * script.tokens_per_chunk)
+        yield frame.role()
+    num_tokens = 0
+    for chunk in script.chunks:
+        await clock.until(script.ttft_s + num_tokens * script.itl_s)
+        num_tokens += chunk.num_tokens
+        yield frame.tokens(chunk, num_tokens)
     match script.end:
         case End.CUT:
             return
         case End.RESET:
             raise ConnectionReset
+        case End.HANG:
+            await asyncio.Event().wait()
         case End.ERROR:
-            yield frame.data(error_body(script))
+            yield frame.event(EventKind.ERROR, error_body(script))
         case End.DONE:
-            yield frame.chunk({}, finish_reason=script.finish_reason)
+            yield frame.finish()
             if include_usage and script.usage:
                 await asyncio.sleep(script.usage_delay_s)
                 yield frame.usage()
-            yield frame.data(b"[DONE]")
+            yield frame.event(EventKind.DONE, b"[DONE]")
 
 
 def error_body(script: Script) -> bytes:
@@ -183,22 +267,41 @@ class _Framing:
         self._script = script
         self._head = {"id": "chatcmpl-scripted", "object": "chat.completion.chunk", "created": 0, "model": model}
 
-    def chunk(self, delta: dict[str, str], *, finish_reason: str | None = None, num_tokens: int = 0) -> bytes:
-        choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
-        running = {"usage": self._counts(num_tokens)} if self._script.running_usage and num_tokens else {}
-        return self.data(msgspec.json.encode({**self._head, "choices": [choice], **running}))
+    def role(self) -> Event:
+        return self._delta(EventKind.ROLE, {"role": "assistant", "content": ""}, {})
 
-    def usage(self) -> bytes:
-        counts = self._counts(len(self._script.tokens))
-        return self.data(msgspec.json.encode({**self._head, "choices": [], "usage": counts}))
+    def tokens(self, chunk: Chunk, sent_tokens: int) -> Event:
+        field = "reasoning_content" if chunk.kind is EventKind.REASONING else "content"
+        running: dict[str, object] = {"usage": self._counts(sent_tokens)} if self._script.running_usage else {}
+        return self._delta(chunk.kind, {field: chunk.text}, running, num_tokens=chunk.num_tokens)
 
-    def data(self, data: bytes) -> bytes:
+    def finish(self) -> Event:
+        timeline = self._script.timeline
+        extension: dict[str, object] = {} if timeline is None else {"opsin": {"timeline": timeline}}
+        return self._delta(EventKind.FINISH, {}, extension, finish_reason=self._script.finish_reason)
+
+    def usage(self) -> Event:
+        counts = self._counts(self._script.num_tokens)
+        return self.event(EventKind.USAGE, msgspec.json.encode({**self._head, "choices": [], "usage": counts}))
+
+    def event(self, kind: EventKind, data: bytes, num_tokens: int = 0) -> Event:
         end = self._script.newline.encode()
-        return b"data: " + data + end + end
+        return Event(kind, b"data: " + data + end + end, num_tokens)
+
+    def _delta(
+        self,
+        kind: EventKind,
+        delta: dict[str, str],
+        beside_choices: dict[str, object],
+        *,
+        finish_reason: str | None = None,
+        num_tokens: int = 0,
+    ) -> Event:
+        choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
+        return self.event(kind, msgspec.json.encode({**self._head, "choices": [choice], **beside_choices}), num_tokens)
 
     def _counts(self, completion_tokens: int) -> dict[str, object]:
         script = self._script
-        completion_tokens = min(completion_tokens, len(script.tokens))
         return {
             "prompt_tokens": script.prompt_tokens,
             "completion_tokens": completion_tokens,

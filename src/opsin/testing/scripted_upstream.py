@@ -3,8 +3,9 @@
     python -m opsin.testing.scripted_upstream --port 0     prints {"port": …} once it accepts connections
 
 Serves ``/v1/models`` and streamed ``/v1/chat/completions``. Which :class:`Script` answers: the next of the queue, else
-the entry of MODES that the request's ``model`` names, else the default. ``GET /__scripts`` tells what was received,
-``POST /__scripts`` queues. Knows no opsin engine and looks into no picture.
+the entry of MODES or MIXES that the request's ``model`` names, else the default. ``GET /__scripts`` tells what was
+received, ``GET /__sent`` when each event of each answer left, ``POST /__scripts`` queues. Knows no opsin engine and
+looks into no picture.
 """
 
 from __future__ import annotations
@@ -12,12 +13,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import itertools
 import json
+import re
 import socket
 import struct
 import sys
+import time
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -31,10 +35,24 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from opsin.core.errors import InvalidRequest
 from opsin.gateway.listener import Listener
-from opsin.testing.script import MODES, ConnectionReset, Failure, Script, error_body, parse_scripts, play
+from opsin.testing.script import (
+    MIXES,
+    MODES,
+    ConnectionReset,
+    EventKind,
+    Failure,
+    Script,
+    error_body,
+    parse_scripts,
+    play,
+)
 
 _KEPT = 256
 """Requests that are remembered with their bodies; older ones are forgotten, so that a long benchmark fits."""
+
+_KEPT_TRUTHS = 8192
+"""Answers whose times are remembered."""
+_MODEL = re.compile(rb'"model"\s*:\s*"([^"]*)"')
 
 _LOADING = Failure(message="Loading model", type="unavailable_error", code=503)
 _WRONG_KEY = Failure(message="Incorrect API key provided", type="invalid_request_error", code="invalid_api_key")
@@ -56,6 +74,24 @@ class ChatBody(msgspec.Struct):
     stream_options: Options = msgspec.field(default_factory=Options)
 
 
+class Sent(msgspec.Struct, array_like=True):
+    """One event of an answer and when its last byte was handed to the socket, by ``time.monotonic_ns()``."""
+
+    kind: EventKind
+    at_ns: int
+    num_tokens: int
+
+
+class Truth(msgspec.Struct):
+    """What happened to one request, by this server's own clock, which all processes of a machine share."""
+
+    request_id: str | None  # the client's x-request-id
+    arrived_ns: int  # the whole body was there
+    body_bytes: int
+    status: int
+    sent: list[Sent] = []
+
+
 @dataclass(slots=True, eq=False)
 class Received:
     """One request as it came, and what became of its answer."""
@@ -64,6 +100,7 @@ class Received:
     body: bytes
     authorization: str | None
     script: Script
+    truth: Truth
     finished: asyncio.Event = field(default_factory=asyncio.Event)  # the answer was written to its scripted end
     disconnected: asyncio.Event = field(default_factory=asyncio.Event)  # the client left before that
 
@@ -80,6 +117,7 @@ class ScriptedUpstream:
         api_key: str | None = None,
     ) -> None:
         self.received: deque[Received] = deque(maxlen=_KEPT)
+        self.truths: deque[Truth] = deque(maxlen=_KEPT_TRUTHS)
         self.arrived = asyncio.Event()  # set by the first request; clear it to wait for another
         self.loading = False
         self._model = model
@@ -87,6 +125,7 @@ class ScriptedUpstream:
         self._max_model_len = max_model_len
         self.api_key = api_key
         self._queue: deque[Script] = deque()
+        self._mixes: Mapping[str, Iterator[Script]] = {name: itertools.cycle(mix) for name, mix in MIXES.items()}
 
     def queue(self, *scripts: Script) -> None:
         """Scripts for the next requests, one each, before any other choice."""
@@ -100,6 +139,7 @@ class ScriptedUpstream:
                 Route("/v1/chat/completions", self._chat, methods=["POST"]),
                 Route("/__scripts", self._tell, methods=["GET"]),
                 Route("/__scripts", self._enqueue, methods=["POST"]),
+                Route("/__sent", self._tell_sent, methods=["GET"]),
             ]
         )
 
@@ -109,25 +149,39 @@ class ScriptedUpstream:
         if self.loading:
             return _failed(Script(status=503, failure=_LOADING))
         length = {} if self._max_model_len is None else {"max_model_len": self._max_model_len}
-        entries = [{"id": name, "object": "model", "owned_by": "opsin", **length} for name in (self._model, *MODES)]
+        entries = [
+            {"id": name, "object": "model", "owned_by": "opsin", **length} for name in (self._model, *MODES, *MIXES)
+        ]
         return _json({"object": "list", "data": entries})
 
     async def _chat(self, request: Request) -> Response:
         if not self._authorized(request):
             return _failed(Script(status=401, failure=_WRONG_KEY))
-        body = await request.body()
+        body = await _read(request)
         try:
             chat = msgspec.json.decode(body, type=ChatBody)
         except msgspec.DecodeError:
             return _failed(Script(status=400, failure=_NO_CHAT))
-        script = self._queue.popleft() if self._queue else MODES.get(chat.model, self._default)
-        received = Received(_peer(request), body, request.headers.get("authorization"), script)
+        script = self._next(chat.model)
+        truth = Truth(request.headers.get("x-request-id"), time.monotonic_ns(), len(body), script.status)
+        self.truths.append(truth)
+        received = Received(_peer(request), body, request.headers.get("authorization"), script, truth)
         self.received.append(received)
         self.arrived.set()
         if script.status != 200:
             received.finished.set()
             return _failed(script)
         return _ScriptedStream(chat, received) if chat.stream else _failed(Script(status=400, failure=_NOT_STREAMED))
+
+    def _next(self, model: str) -> Script:
+        if self._queue:
+            return self._queue.popleft()
+        if model in self._mixes:
+            return next(self._mixes[model])
+        return MODES.get(model, self._default)
+
+    async def _tell_sent(self, request: Request) -> Response:
+        return _json({"truths": list(self.truths)})
 
     async def _tell(self, request: Request) -> Response:
         told = [
@@ -150,6 +204,21 @@ class ScriptedUpstream:
 
     def _authorized(self, request: Request) -> bool:
         return self.api_key is None or request.headers.get("authorization") == f"Bearer {self.api_key}"
+
+
+async def _read(request: Request) -> bytes:
+    """The body, at the pace of the mode that it names near its start; full speed for all else."""
+    pieces = list[bytes]()
+    due = time.monotonic()
+    bytes_per_s: float | None = None
+    async for piece in request.stream():
+        if not pieces and (found := _MODEL.search(piece)):
+            bytes_per_s = MODES.get(found[1].decode(), Script()).upload_bytes_per_s
+        pieces.append(piece)
+        if bytes_per_s:
+            due += len(piece) / bytes_per_s
+            await asyncio.sleep(due - time.monotonic())
+    return b"".join(pieces)
 
 
 def _peer(request: Request) -> tuple[str, int]:
@@ -191,9 +260,11 @@ class _ScriptedStream(Response):
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         script = self._received.script
         events = play(script, self._chat.model, include_usage=self._chat.stream_options.include_usage)
+        sent = self._received.truth.sent
         try:
-            async for piece in _cut(events, script.write_bytes):
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
+            async for event in events:
+                at_ns = await _write(send, event.data, script.write_bytes)
+                sent.append(Sent(event.kind, at_ns, event.num_tokens))
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         except ConnectionReset:
             _reset(scope["state"]["transport"])
@@ -205,13 +276,16 @@ async def _until_disconnect(receive: Receive) -> None:
         pass
 
 
-async def _cut(events: AsyncIterator[bytes], write_bytes: int | None) -> AsyncIterator[bytes]:
-    async for event in events:
-        size = write_bytes or len(event)
-        for at in range(0, len(event), size):
-            yield event[at : at + size]
-            if write_bytes:
-                await asyncio.sleep(0)  # lets the write out, so that the reader has a chance to see the cut
+async def _write(send: Send, data: bytes, write_bytes: int | None) -> int:
+    """Sends one event, in pieces if so asked; returns when its last piece went to the socket."""
+    size = write_bytes or len(data)
+    at_ns = 0
+    for at in range(0, len(data), size):
+        at_ns = time.monotonic_ns()
+        await send({"type": "http.response.body", "body": data[at : at + size], "more_body": True})
+        if write_bytes:
+            await asyncio.sleep(0)  # lets the write out, so that the reader has a chance to see the cut
+    return at_ns
 
 
 def _reset(transport: asyncio.Transport) -> None:
