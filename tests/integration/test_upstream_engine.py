@@ -153,11 +153,11 @@ async def test_a_fault_leaves_the_engine_whole() -> None:
     async with running() as (engine, upstream):
         faults = [script for mode, script in MODES.items() if mode not in ("ok", "slow", "hang")]
         upstream.queue(*(script for fault in faults for script in (fault, MODES["ok"])))
-        for _ in faults:
+        for fault in faults:
             with_fault = [event async for event in _tolerant(engine)]
             text, _ = await answer(engine, a_request())
             assert text == MODES["ok"].text
-            assert len(with_fault) <= len(MODES["ok"].tokens) + 1
+            assert len(with_fault) <= len(fault.chunks) + 1
 
 
 async def _tolerant(engine: UpstreamEngine) -> AsyncGenerator[StreamEvent, None]:
