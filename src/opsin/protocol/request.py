@@ -164,12 +164,18 @@ def parse_request(body: bytes) -> ChatCompletionRequest:
 
 
 def check_sampling(fields: dict[str, object]) -> SamplingFields:
-    """Sampling fields from this process, under the limits of a request. Raises as ``parse_request``."""
+    """Sampling fields from this process, under the limits of a request.
+
+    Raises:
+        InvalidRequest: a field is wrong; the message quotes the value, which is the caller's own.
+        UnsupportedParameter: a field asks for what opsin does not do.
+    """
     refuse_unserved(fields)
     try:
         sampling = SamplingFields.model_validate(fields)
     except ValidationError as error:
-        raise _invalid(error) from None
+        wrong = _invalid(error)
+        raise InvalidRequest(f"{wrong.message}; got {error.errors()[0]['input']!r}", param=wrong.param) from None
     _check_across_fields(sampling)
     return sampling
 
