@@ -51,6 +51,12 @@ def notices(configuration: Configuration) -> Iterator[str]:
         yield f"no effect with engine {settings.engine}, which runs no model here: {', '.join(dict.fromkeys(idle))}"
 
 
+def is_local(settings: Settings) -> bool:
+    """Whether the model is a folder, there or not."""
+    location = settings.model_location
+    return Path(location).expanduser().is_dir() or is_folder_name(location)
+
+
 def model_problems(settings: Settings, card: ModelCard) -> Iterator[Problem]:
     """What forbids to serve a checkpoint."""
     yield from _raised(lambda: family_for(card), "model")
@@ -97,11 +103,10 @@ def _of_template(settings: Settings) -> Iterator[Problem]:
 
 def _of_folder(settings: Settings) -> Iterator[Problem]:
     """Of a model that is there already; a hub model has to be asked for first."""
-    location = settings.model_location
-    if not Path(location).expanduser().is_dir() and not is_folder_name(location):
+    if not is_local(settings):
         return
     try:
-        card = load_card(resolve(location, settings.revision))
+        card = load_card(resolve(settings.model_location, settings.revision))
     except ConfigError as error:
         yield Problem(error.message, ("model", "revision"))
         return

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from opsin import __version__
-from opsin.cli import ask, config, serve, tokens
+from opsin.cli import ask, config, doctor, serve, tokens
 from opsin.cli.flags import add_flags, add_model_argument
 from opsin.core.errors import OpsinError
 from opsin.names import LOADING, MODEL, SERVE, Flag, Group
@@ -27,6 +27,8 @@ def parser() -> argparse.ArgumentParser:
     _add_ask(_command(commands.add_parser("ask", help="ask one question about pictures"), "PICTURE… QUESTION"))
     tokens_help = "visual tokens of pictures, from their headers alone"
     _add_tokens(_command(commands.add_parser("tokens", help=tokens_help), "PICTURE…"))
+    doctor_help = "what would work on this machine with serve's flags"
+    _add_doctor(_command(commands.add_parser("doctor", help=doctor_help), "[MODEL]"))
     of_config = commands.add_parser("config", help="settings and where they come from")
     show = of_config.add_subparsers(dest="_what", required=True, metavar="COMMAND")
     _add_config_show(_command(show.add_parser("show", help="every setting, its value and its source"), "[MODEL]"))
@@ -49,7 +51,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
 def main(words: list[str] | None = None) -> int:
     """Runs one command; returns the exit status: 0 done, 1 failed with a message, 130 interrupted."""
     args = parse(words)
-    commands = {"serve": serve.run, "ask": ask.run, "tokens": tokens.run, "config": config.show}
+    commands = {"serve": serve.run, "ask": ask.run, "tokens": tokens.run, "doctor": doctor.run, "config": config.show}
     try:
         return commands[args._command](args)
     except OpsinError as error:
@@ -89,6 +91,11 @@ def _add_tokens(command: argparse.ArgumentParser) -> None:
     command.add_argument("--detail", dest="_detail", default="auto", choices=_DETAILS)
     command.add_argument("--json", dest="_json", action="store_true")
     add_flags(command, MODEL)
+
+
+def _add_doctor(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--json", dest="_json", action="store_true", help="print findings as JSON")
+    _add_serve(command)
 
 
 def _add_config_show(command: argparse.ArgumentParser) -> None:

@@ -173,10 +173,13 @@ class TransformersRunner:
 
     def _load_config(self) -> Any:
         with _load_errors():
-            return AutoConfig.from_pretrained(
-                self._config.model_path,
-                local_files_only=True,
-                trust_remote_code=self._config.trust_remote_code,
+            return cast(
+                "Any",  # partly unknown type of the library
+                AutoConfig.from_pretrained(
+                    self._config.model_path,
+                    local_files_only=True,
+                    trust_remote_code=self._config.trust_remote_code,
+                ),
             )
 
     def _load_model(self, *, is_quantized: bool) -> _Model:

@@ -1,0 +1,145 @@
+"""What would work on this machine with these settings, and what would not: the findings of ``opsin doctor``.
+
+Looks where it can instead of believing: a render worker is started, torch is loaded, an upstream is asked. Downloads
+nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from opsin import startup
+from opsin.core.errors import ConfigError, OpsinError
+from opsin.core.problems import Problem
+from opsin.engine.local.config import LocalOptions
+from opsin.engine.local.probe import probe
+from opsin.engine.upstream.config import UpstreamConfig
+from opsin.engine.upstream.probe import choose_model, fetch_models
+from opsin.media.config import MediaConfig
+from opsin.media.sandbox import observe
+from opsin.models.card import ModelCard, load_card
+from opsin.models.hub import fetch_weights, resolve
+from opsin.settings import Configuration, EngineKind, Settings
+
+
+class Status(StrEnum):
+    """What a finding means for a start."""
+
+    OK = "ok"
+    WARNING = "warning"
+    PROBLEM = "problem"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line."""
+
+    area: str
+    status: Status
+    text: str
+
+
+async def examine(configuration: Configuration) -> AsyncIterator[Finding]:
+    """Findings as they come: settings, model, engine and device, sandbox, Redis."""
+    settings = configuration.settings
+    found = startup.problems(configuration)
+    for finding in _of_settings(configuration, [problem for problem in found if "model" not in problem.settings]):
+        yield finding
+    match settings.engine:
+        case EngineKind.LOCAL:
+            findings, card = _of_model(settings, [problem for problem in found if "model" in problem.settings])
+            for finding in (*findings, *await asyncio.to_thread(_of_machine, settings.local, card)):
+                yield finding
+        case EngineKind.UPSTREAM:
+            if settings.upstream is not None:
+                yield await _of_upstream(settings.upstream)
+        case EngineKind.FAKE:
+            yield Finding("engine", Status.OK, "the fake engine answers with a fixed text and needs nothing")
+    yield await _of_sandbox(settings.media)
+    yield Finding("redis", Status.OK, "not configured: this version keeps its caches in its own memory")
+
+
+def _of_settings(configuration: Configuration, problems: list[Problem]) -> Iterator[Finding]:
+    for problem in problems:
+        yield Finding("settings", Status.PROBLEM, problem.text)
+    for notice in startup.notices(configuration):
+        yield Finding("settings", Status.WARNING, notice)
+    if not problems:
+        stated = ", ".join(dict.fromkeys(given.name for given in configuration.given.values()))
+        yield Finding("settings", Status.OK, f"stated: {stated or 'none'}; the rest are defaults")
+
+
+def _of_model(settings: Settings, problems: list[Problem]) -> tuple[list[Finding], ModelCard | None]:
+    """What is there of the model, and its card if it can be served."""
+    if problems:
+        return _all_problems(problems), None
+    hub = settings.hub.model_copy(update={"offline": True})
+    try:
+        resolved = resolve(settings.model_location, settings.revision, hub=hub)
+        fetch_weights(resolved, with_code=settings.local.trust_remote_code, hub=hub)
+    except ConfigError as error:
+        if startup.is_local(settings) or settings.hub.offline:
+            return [Finding("model", Status.PROBLEM, error.message)], None
+        text = f"{settings.model} is not completely in the local cache; opsin serve downloads it"
+        return [Finding("model", Status.WARNING, text)], None
+    try:
+        card = load_card(resolved)
+    except ConfigError as error:
+        return [Finding("model", Status.PROBLEM, error.message)], None
+    if problems := list(startup.model_problems(settings, card)):
+        return _all_problems(problems), None
+    facts = (card.model_type, f"{card.max_model_len} tokens", card.dtype, card.quantization or "not quantized")
+    text = f"{settings.model} at {card.revision}: {', '.join(str(fact) for fact in facts if fact)}"
+    return [Finding("model", Status.OK, text)], card
+
+
+def _all_problems(problems: list[Problem]) -> list[Finding]:
+    return [Finding("model", Status.PROBLEM, problem.text) for problem in problems]
+
+
+def _of_machine(options: LocalOptions, card: ModelCard | None) -> list[Finding]:
+    try:
+        machine = probe(options, card.dtype if card else None)
+    except ConfigError as error:
+        return [Finding("engine", Status.PROBLEM, error.message)]
+    memory = f"{_gib(machine.free_bytes)} of {_gib(machine.total_bytes)} free"
+    device = f"{machine.device} ({machine.device_name}), {machine.dtype}, {machine.threads} threads, {memory}"
+    return [
+        Finding("engine", Status.OK, f"local: torch {machine.torch}, transformers {machine.transformers}"),
+        Finding("device", Status.OK, device),
+    ]
+
+
+async def _of_upstream(config: UpstreamConfig) -> Finding:
+    try:
+        model = choose_model(await fetch_models(config), config.model)
+    except OpsinError as error:
+        return Finding("engine", Status.PROBLEM, f"upstream {config.url}: {error.message}")
+    length = f", {model.max_model_len} tokens" if model.max_model_len else ""
+    return Finding("engine", Status.OK, f"upstream {config.url} serves {model.name}{length}")
+
+
+async def _of_sandbox(config: MediaConfig) -> Finding:
+    try:
+        sandbox = await observe(config)
+    except ConfigError as error:
+        return Finding("sandbox", Status.PROBLEM, error.message)
+    limit = sandbox.memory_limit_bytes
+    means = {
+        "own process": True,
+        f"address space up to {_gib(limit)}" if limit is not None else "memory limit": limit is not None,
+        "no core dumps": not sandbox.core_dumps,
+        "system call filter": sandbox.seccomp,
+        "own network": sandbox.own_network,
+    }
+    there = ", ".join(name for name, is_there in means.items() if is_there)
+    absent = ", ".join(name for name, is_there in means.items() if not is_there)
+    text = f"level {sandbox.level}: {there}" + (f"; not: {absent}" if absent else "")
+    return Finding("sandbox", Status.OK if limit is not None else Status.WARNING, text)
+
+
+def _gib(num_bytes: int) -> str:
+    return f"{num_bytes / 2**30:.1f} GiB"

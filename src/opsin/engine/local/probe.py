@@ -1,0 +1,97 @@
+"""What this machine offers to the local engine: libraries, device, dtype, memory. Loads no model.
+
+Asked in a process of its own (``python -m opsin.engine.local.probe DEVICE DTYPE CHECKPOINT_DTYPE``), because a torch
+that does not fit the processor kills its process instead of raising an error.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import msgspec
+import psutil
+
+from opsin.core.errors import ConfigError, OpsinError
+from opsin.engine.local.config import LocalOptions
+
+_TIMEOUT_S = 120.0
+
+
+class Machine(msgspec.Struct, frozen=True):
+    """What the engine would run on. Memory in bytes: the device's own, or the machine's."""
+
+    torch: str
+    transformers: str
+    device: str
+    device_name: str
+    dtype: str
+    threads: int
+    free_bytes: int
+    total_bytes: int
+
+
+class _Refusal(msgspec.Struct, frozen=True):
+    problem: str
+
+
+def probe(options: LocalOptions, checkpoint_dtype: str | None) -> Machine:
+    """Asks; takes the seconds that importing torch and transformers takes.
+
+    Raises:
+        ConfigError: the libraries are missing or broken, or the device is not there.
+    """
+    words = [options.device, options.dtype, checkpoint_dtype or "float32"]
+    try:
+        answer = subprocess.run(  # noqa: S603 our own module
+            [sys.executable, "-P", "-m", "opsin.engine.local.probe", *words],
+            capture_output=True, timeout=_TIMEOUT_S, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise ConfigError(f"torch and transformers did not load within {_TIMEOUT_S:g} s") from None
+    try:
+        told = msgspec.json.decode(answer.stdout, type=dict[str, object])
+    except msgspec.DecodeError:
+        raise ConfigError(f"loading torch and transformers ended with status {answer.returncode}") from None
+    if "problem" in told:
+        raise ConfigError(str(told["problem"]))
+    return msgspec.convert(told, Machine)
+
+
+def main() -> None:
+    """Prints a Machine or a refusal."""
+    device, dtype, checkpoint_dtype = sys.argv[1:]
+    answer: Machine | _Refusal
+    try:
+        answer = _look(device, dtype, checkpoint_dtype)
+    except ImportError as error:
+        answer = _Refusal(f"the local engine needs torch and transformers: pip install 'opsin[local]' ({error})")
+    except OpsinError as error:
+        answer = _Refusal(error.message)
+    sys.stdout.buffer.write(msgspec.json.encode(answer))
+
+
+def _look(wanted_device: str, wanted_dtype: str, checkpoint_dtype: str) -> Machine:
+    import torch
+    import transformers
+
+    from opsin.engine.local.runner import choose_device, choose_dtype
+
+    device = choose_device(wanted_device)
+    dtype = choose_dtype(wanted_dtype, device, getattr(torch, checkpoint_dtype))
+    memory = psutil.virtual_memory()
+    free, total = torch.cuda.mem_get_info() if device == "cuda" else (memory.available, memory.total)
+    return Machine(
+        torch=str(torch.__version__),
+        transformers=transformers.__version__,
+        device=device,
+        device_name=torch.cuda.get_device_name() if device == "cuda" else torch.backends.cpu.get_cpu_capability(),
+        dtype=str(dtype).removeprefix("torch."),
+        threads=torch.get_num_threads(),
+        free_bytes=free,
+        total_bytes=total,
+    )
+
+
+if __name__ == "__main__":
+    main()
