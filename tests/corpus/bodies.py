@@ -67,11 +67,22 @@ _REFUSED: dict[str, Any] = {
     "cache_salt": "mine",
     "mm_processor_kwargs": {"max_pixels": 10**9},
     "structured_outputs": {"regex": "a"},
+    "best_of": 2,
+    "use_beam_search": True,
+    "echo": True,
+    "add_generation_prompt": False,
+    "chat_template": "{{ messages }}",
+    "skip_special_tokens": False,
+    "prompt_logprobs": 1,
+    "reasoning_effort": "high",
+    "priority": 5,
 }
 _PARTS: tuple[Any, ...] = (
     {"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}},
     {"type": "video_url", "video_url": {"url": "data:video/mp4;base64,AA=="}},
     {"type": "file", "file": {"file_id": "x"}},
+    {"type": "image_embeds", "image_embeds": "AA=="},
+    {"type": "thinking", "thinking": "hm"},
     {"type": "image", "image": "x"},
     {"text": "no type"},
     {"type": None},
@@ -145,6 +156,9 @@ def _single_cases() -> list[BadBody]:
         BadBody("url_object_empty", content_body([{"type": "image_url", "image_url": {}}]), 400, "invalid_request"),
         BadBody("text_missing", content_body([{"type": "text"}]), 400, "invalid_request"),
         BadBody("text_number", content_body([{"type": "text", "text": 5}]), 400, "invalid_request"),
+        BadBody("part_uuid", content_body([{**picture, "uuid": "mine"}]), 400, "unsupported_parameter"),
+        BadBody("message_tool_calls", _message(tool_calls=[{"id": "x"}]), 400, "unsupported_parameter"),
+        BadBody("usage_all_along", _stream(continuous_usage_stats=True), 400, "unsupported_parameter"),
         BadBody("stream_options_alone", text_body(stream_options={"include_usage": True}), 400, "invalid_request"),
         BadBody("min_over_max", text_body(min_tokens=9), 400, "invalid_request"),
         BadBody("model_unknown", text_body(model="gpt-9"), 404, "model_not_found"),
@@ -157,6 +171,14 @@ def _single_cases() -> list[BadBody]:
         BadBody("too_many_messages", _many_messages(1025), 400, "invalid_request"),
         BadBody("body_too_large", b" " * (33 * 2**20), 413, "request_too_large"),
     ]
+
+
+def _message(**fields: Any) -> bytes:
+    return json.dumps({"messages": [{"role": "assistant", "content": "x", **fields}]}).encode()
+
+
+def _stream(**options: Any) -> bytes:
+    return text_body(stream=True, stream_options=options)
 
 
 def _many_messages(count: int) -> bytes:

@@ -67,7 +67,9 @@ def test_every_status(status: int, body: bytes, kind: type[OpsinError], code: st
 
 def test_a_refusal_quotes_the_upstream_within_bounds() -> None:
     assert http_error(400, None, wrapped(message="no  such\nthing")).message == "no such thing"
-    assert len(http_error(400, None, wrapped(message="x" * 5000)).message) == 500
+    assert len(http_error(400, None, wrapped(message="x " * 5000)).message) == 500
+    quoted = "input: {'url': 'data:image/png;base64,AAAA'} " + "A" * 64
+    assert http_error(400, None, wrapped(message=quoted)).message == "input: {'url': '…'} …"
 
 
 def test_out_of_memory_is_named_in_our_words() -> None:

@@ -12,8 +12,8 @@
                        ended without any text                  EngineError upstream_empty
                        not what the protocol says              EngineError upstream_protocol
 
-Only a refusal of the request itself quotes the upstream, bounded: the client can act on it. Other texts of the
-upstream may name its paths, addresses or keys and stay out.
+Only a refusal of the request itself quotes the upstream, bounded and without base64: the client can act on it. Other
+texts of the upstream may name its paths, addresses or keys and stay out.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from opsin.engine.upstream.wire import ErrorBody, WireError
 MAX_QUOTE_CHARS = 500
 MAX_RETRY_AFTER_S = 3600
 
+_PAYLOAD = re.compile(r"data:[^\s'\"]+|[A-Za-z0-9+/=_-]{64,}")
 _CODE = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _CONTEXT = re.compile(r"context.?(length|size|window)", re.IGNORECASE)
 _OUT_OF_MEMORY = re.compile(r"out.of.memory|OutOfMemory", re.IGNORECASE)
@@ -116,7 +117,7 @@ def _by_status(status: int, wire: WireError, retry_after_s: int | None) -> Opsin
 
 
 def _refusal(status: int, wire: WireError) -> InvalidRequest:
-    quote = " ".join((wire.message or "").split())[:MAX_QUOTE_CHARS]
+    quote = _PAYLOAD.sub("…", " ".join((wire.message or "").split()))[:MAX_QUOTE_CHARS]
     message = quote or f"the upstream refused the request: {status}"
     if wire.code in _CONTEXT_TYPES or wire.type in _CONTEXT_TYPES or _CONTEXT.search(quote):
         return ContextLengthExceeded(message)
