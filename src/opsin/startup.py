@@ -33,8 +33,9 @@ def problems(configuration: Configuration, *, listens: bool = True) -> list[Prob
     """Everything that is wrong, of the address too if it ``listens``. What rests on a wrong value is not judged."""
     wrong = {path for problem in configuration.problems for path in problem.settings}
     of_gateway = _of_gateway(configuration.settings.gateway) if listens else ()
-    found = (*of_gateway, *_of_engine(configuration.settings))
-    return [*configuration.problems, *(problem for problem in found if not _rests_on(problem, wrong))]
+    of_engine = _of_engine(configuration.settings) if "engine" not in wrong else ()
+    found = (problem for problem in (*of_gateway, *of_engine) if not _rests_on(problem, wrong))
+    return [*configuration.problems, *found]
 
 
 def notices(configuration: Configuration) -> Iterator[str]:

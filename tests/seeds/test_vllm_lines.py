@@ -1,0 +1,177 @@
+"""The ``vllm serve`` lines of the documents that opsin was ordered from, with only the program's name changed.
+
+The parser takes each of them as it stands. What this version cannot do is refused afterwards, all at once, in words.
+"""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from opsin import startup
+from opsin.cli.flags import read
+from opsin.cli.main import main, parse
+from opsin.settings import Configuration
+
+PINNED_WITH_DOMAINS = """\
+VLLM_MEDIA_URL_ALLOW_REDIRECTS=0 \\
+vllm serve HuggingFaceTB/SmolVLM-256M-Instruct \\
+  --revision 7e3e67edbbed1bf9888184d9df282b700a323964 \\
+  --limit-mm-per-prompt '{"image": 4}' \\
+  --allowed-media-domains images.example.com
+"""
+
+ONE_GPU = """\
+# Qwen2.5-VL-7B 단일 GPU 서빙
+vllm serve Qwen/Qwen2.5-VL-7B-Instruct \\
+  --host 0.0.0.0 \\
+  --port 8000 \\
+  --max-model-len 8192 \\
+  --gpu-memory-utilization 0.92 \\
+  --limit-mm-per-prompt '{"image": 4}' \\
+  --dtype bfloat16 \\
+  --enable-prefix-caching
+"""
+
+FOUR_GPUS = """\
+# Qwen2.5-VL-72B 멀티 GPU 서빙 (ViT DP + LLM TP)
+vllm serve Qwen/Qwen2.5-VL-72B-Instruct \\
+  --host 0.0.0.0 \\
+  --port 8000 \\
+  --tensor-parallel-size 4 \\
+  --mm-encoder-tp-mode data \\
+  --max-model-len 16384 \\
+  --gpu-memory-utilization 0.95 \\
+  --limit-mm-per-prompt '{"image": 8}' \\
+  --dtype bfloat16 \\
+  --enable-prefix-caching
+"""
+
+EXPERTS = """\
+# Qwen3-VL-235B-A22B MoE 서빙 (8 GPU 필수)
+vllm serve Qwen/Qwen3-VL-235B-A22B-Instruct \\
+  --host 0.0.0.0 \\
+  --port 8000 \\
+  --tensor-parallel-size 8 \\
+  --mm-encoder-tp-mode data \\
+  --enable-expert-parallel \\
+  --max-model-len 32768 \\
+  --gpu-memory-utilization 0.95 \\
+  --limit-mm-per-prompt '{"image": 4, "video": 1}' \\
+  --dtype bfloat16
+"""
+
+QUANTIZED = """\
+# AWQ 양자화 모델로 서빙 (비전 인코더는 BF16 유지)
+vllm serve Qwen/Qwen2.5-VL-72B-Instruct-AWQ \\
+  --host 0.0.0.0 \\
+  --port 8000 \\
+  --tensor-parallel-size 2 \\
+  --mm-encoder-tp-mode data \\
+  --max-model-len 8192 \\
+  --quantization awq \\
+  --gpu-memory-utilization 0.95 \\
+  --kv-cache-dtype fp8_e5m2 \\
+  --enable-prefix-caching
+"""
+
+# What docker-compose.yml gives to the image of vLLM, whose entry point stands before it.
+COMPOSED = """\
+vllm serve
+      --model Qwen/Qwen2.5-VL-72B-Instruct
+      --tensor-parallel-size 4
+      --mm-encoder-tp-mode data
+      --max-model-len 16384
+      --gpu-memory-utilization 0.95
+"""
+
+
+def words(shell: str) -> list[str]:
+    """What a shell would give to ``opsin``, were it named in the place of ``vllm``."""
+    everything = shlex.split(shell.replace("\\\n", ""), comments=True)
+    return everything[everything.index("vllm") + 1 :]
+
+
+def configured(shell: str, *more: str) -> Configuration:
+    return read(parse([*words(shell), *more]))
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_the_first_seeds_line() -> None:
+    found = configured(PINNED_WITH_DOMAINS)
+    settings = found.checked()
+    assert settings.model == "HuggingFaceTB/SmolVLM-256M-Instruct"
+    assert settings.revision == "7e3e67edbbed1bf9888184d9df282b700a323964"
+    assert settings.media.limit_mm_per_prompt.image == 4
+    assert settings.media.allowed_media_domains == ("images.example.com",)
+    assert startup.problems(found) == []
+    assert list(startup.notices(found)) == [
+        "--allowed-media-domains: fetching pictures is not built yet; URLs stay refused, from these domains too"
+    ]
+
+
+def test_one_gpu() -> None:
+    found = configured(ONE_GPU, "--api-key", "k")
+    settings = found.checked()
+    assert (settings.gateway.host, settings.gateway.port, settings.max_model_len) == ("0.0.0.0", 8000, 8192)
+    assert (settings.local.gpu_memory_utilization, settings.local.dtype) == (0.92, "bfloat16")
+    assert settings.local.enable_prefix_caching
+    assert startup.problems(found) == []
+    assert [notice.partition(":")[0] for notice in startup.notices(found)] == ["--enable-prefix-caching"]
+
+
+ATTACH = "start vLLM with it and attach opsin in front: --upstream URL"
+EXPOSED = "--host 0.0.0.0 can be reached from other machines. Choose one: --api-key KEY"
+
+
+@pytest.mark.parametrize(
+    ("line", "refusals"),
+    [
+        (ONE_GPU, [(EXPOSED, "--no-auth")]),
+        (
+            FOUR_GPUS,
+            [(EXPOSED, "--no-auth"), ("--tensor-parallel-size 4: the local engine runs on one device", ATTACH)],
+        ),
+        (
+            EXPERTS,
+            [
+                ("--limit-mm-per-prompt: videos are not served yet", "send their frames as pictures"),
+                (EXPOSED, "--no-auth"),
+                ("--tensor-parallel-size 8: the local engine runs on one device", ATTACH),
+                ("--enable-expert-parallel: the local engine runs on one device", ATTACH),
+            ],
+        ),
+        (
+            QUANTIZED,
+            [
+                (EXPOSED, "--no-auth"),
+                ("--tensor-parallel-size 2: the local engine runs on one device", ATTACH),
+                ("--kv-cache-dtype fp8_e5m2: the local engine keeps its KV cache in the model's dtype", ATTACH),
+            ],
+        ),
+        (COMPOSED, [("--tensor-parallel-size 4: the local engine runs on one device", ATTACH)]),
+    ],
+)
+def test_what_cannot_be_done_here_is_told_at_once_with_what_to_do(
+    line: str, refusals: list[tuple[str, str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words(line)) == 1
+    told = capsys.readouterr().err.replace("opsin: ", "").splitlines()
+    if len(refusals) > 1:
+        assert told.pop(0) == f"{len(refusals)} problems to solve before a start:"
+    for text, (start, remedy) in zip(told, refusals, strict=True):
+        assert text.removeprefix("  - ").startswith(start)
+        assert remedy in text
+
+
+def test_in_front_of_vllm_the_same_lines_start() -> None:
+    for line in (ONE_GPU, FOUR_GPUS, QUANTIZED, COMPOSED):
+        found = configured(line, "--no-auth", "--upstream", "http://127.0.0.1:8101")
+        assert startup.problems(found) == []
+        assert "no effect with engine upstream" in list(startup.notices(found))[-1]

@@ -1,0 +1,180 @@
+"""All that forbids a start, at once; and what is only worth a word."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from opsin import startup
+from opsin.core.errors import ConfigError
+from opsin.core.problems import raise_all
+from opsin.models.card import load_card
+from opsin.models.hub import resolve
+from opsin.settings import Configuration, Settings, configuration
+from opsin.sources import Given, flatten
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def configured(**values: Any) -> Configuration:
+    return configuration({path: Given(value, "code", path) for path, value in flatten(Settings, values)})
+
+
+def problems(**values: Any) -> list[str]:
+    return [problem.text for problem in startup.problems(configured(**values))]
+
+
+def notices(**values: Any) -> list[str]:
+    return list(startup.notices(configured(**values)))
+
+
+def pair(folder: Path, *options: str) -> tuple[str, str]:
+    """A self-signed certificate and its key."""
+    certificate, key = str(folder / "certificate.pem"), str(folder / "key.pem")
+    command = [
+        *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-days", "2"),
+        *("-subj", "/CN=localhost", "-keyout", key, "-out", certificate, *(options or ("-nodes",))),
+    ]
+    folder.mkdir(exist_ok=True)
+    subprocess.run(command, check=True, capture_output=True)
+    return certificate, key
+
+
+def test_the_defaults_can_start() -> None:
+    assert problems() == []
+    assert notices() == []
+
+
+def test_everything_at_once(tmp_path: Path) -> None:
+    texts = problems(
+        model="./absent",
+        chat_template="{% for %}",
+        gateway={"host": "0.0.0.0", "port": "x", "ssl_keyfile": "key.pem"},
+        local={"tensor_parallel_size": 2, "kv_cache_dtype": "fp8", "enable_expert_parallel": True},
+        media={"limit_mm_per_prompt": {"video": 1, "audio": 2}},
+    )
+    expected = (
+        "gateway.port: should be an integer; got 'x'",
+        "media.limit_mm_per_prompt.video: videos are not served yet",
+        "media.limit_mm_per_prompt.audio: audio is not served",
+        "--host 0.0.0.0 can be reached from other machines",
+        "--ssl-keyfile: a key alone serves nothing; add --ssl-certfile",
+        "--tensor-parallel-size 2: the local engine runs on one device; for several GPUs start vLLM",
+        "--enable-expert-parallel: the local engine runs on one device",
+        "--kv-cache-dtype fp8: the local engine keeps its KV cache in the model's dtype",
+        "chat template: syntax error in line 1",
+        "model ./absent: there is no such folder",
+    )
+    assert len(texts) == len(expected)
+    for text, start in zip(texts, expected, strict=True):
+        assert text.startswith(start)
+
+
+def test_one_message_has_a_line_for_each(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        raise_all(startup.problems(configured(model="./absent", engine="nothing", log_level="loud")))
+    assert caught.value.message.splitlines() == [
+        "2 problems to solve before a start:",
+        "  - engine: should be 'local', 'upstream' or 'fake'; got 'nothing'",
+        "  - log_level: should be 'debug', 'info', 'warning' or 'error'; got 'loud'",
+    ]  # nothing about the model, because nobody knows whether it would be used
+
+
+def test_what_rests_on_a_wrong_value_is_not_judged() -> None:
+    """A key with a space is one problem, not also a server without a key."""
+    assert len(problems(gateway={"host": "0.0.0.0", "api_key": "two words"})) == 1
+    assert len(problems(engine="upstream", upstream={"url": "ftp://x"})) == 1
+
+
+def test_an_upstream_needs_its_address() -> None:
+    assert problems(engine="upstream") == ["engine upstream: --upstream URL is missing"]
+
+
+def test_only_the_local_engine_refuses_what_it_cannot_do() -> None:
+    values: dict[str, Any] = {"local": {"tensor_parallel_size": 8}, "revision": "abc", "model": "./absent"}
+    assert problems(upstream={"url": "http://127.0.0.1:1"}, **values) == []
+    (notice,) = notices(upstream={"url": "http://127.0.0.1:1"}, **values)
+    assert notice == (
+        "no effect with engine upstream, which runs no model here: local.tensor_parallel_size, revision, model"
+    )
+
+
+def test_metrics_need_another_port() -> None:
+    assert "the same as --port" in problems(gateway={"metrics_port": 8000})[0]
+    assert problems(gateway={"metrics_port": 0, "port": 0}) == []
+
+
+def test_what_is_not_built_yet_is_said() -> None:
+    assert "URLs stay refused" in notices(media={"allowed_media_domains": ["images.example.com"]})[0]
+    assert "not built yet" in notices(local={"enable_prefix_caching": True})[0]
+
+
+class TestCertificates:
+    def test_a_pair_that_fits(self, tmp_path: Path) -> None:
+        certificate, key = pair(tmp_path)
+        assert problems(gateway={"ssl_certfile": certificate, "ssl_keyfile": key}) == []
+
+    def test_a_key_in_the_same_file(self, tmp_path: Path) -> None:
+        certificate, key = pair(tmp_path)
+        both = tmp_path / "both.pem"
+        both.write_text(Path(certificate).read_text() + Path(key).read_text())
+        assert problems(gateway={"ssl_certfile": both}) == []
+
+    def test_files_that_are_absent_or_no_pem(self, tmp_path: Path) -> None:
+        certificate, _ = pair(tmp_path)
+        assert problems(gateway={"ssl_certfile": "a.pem", "ssl_keyfile": "b.pem"}) == [
+            "--ssl-certfile a.pem: there is no such file",
+            "--ssl-keyfile b.pem: there is no such file",
+        ]
+        (tmp_path / "text").write_text("hello")
+        for broken in ({"ssl_certfile": tmp_path / "text"}, {"ssl_certfile": certificate}):
+            assert "not a PEM certificate chain and its PEM key" in problems(gateway=broken)[0]
+
+    def test_a_foreign_key(self, tmp_path: Path) -> None:
+        certificate, _ = pair(tmp_path)
+        _, key = pair(tmp_path / "other")
+        (text,) = problems(gateway={"ssl_certfile": certificate, "ssl_keyfile": key})
+        assert "does not belong to the certificate" in text
+
+    @pytest.mark.parametrize("password", [None, "wrong", "right"])
+    def test_an_encrypted_key_never_asks_the_terminal(self, tmp_path: Path, password: str | None) -> None:
+        certificate, key = pair(tmp_path, "-passout", "pass:right")
+        files = {"ssl_certfile": certificate, "ssl_keyfile": key, "ssl_keyfile_password": password}
+        texts = problems(gateway=files)
+        assert texts == [] if password == "right" else "--ssl-keyfile-password is missing or does not open" in texts[0]
+
+
+class TestChatTemplate:
+    def test_a_file_or_the_template_itself(self, tmp_path: Path) -> None:
+        (tmp_path / "mine.jinja").write_text("{{ messages[0].content }}!")
+        card = load_card(resolve(Settings().model_location))
+        for stated in ("mine.jinja", "{{ messages[0].content }}!"):
+            assert problems(chat_template=stated) == []
+            settings = configured(chat_template=stated).checked()
+            assert startup.template_of(settings, card).render([{"role": "user", "content": "Hi"}]) == "Hi!"
+
+    def test_neither(self, tmp_path: Path) -> None:
+        assert problems(chat_template="absent.jinja") == [
+            "--chat-template absent.jinja: the file cannot be read: No such file or directory"
+        ]
+        (tmp_path / "binary").write_bytes(b"\xff\xfe")
+        assert problems(chat_template="binary") == ["--chat-template binary: the file is not UTF-8"]
+
+
+def test_code_of_a_checkpoint_runs_only_when_it_is_trusted(tmp_path: Path) -> None:
+    folder = tmp_path / "own"
+    shutil.copytree(Settings().model_location, folder)
+    config = json.loads((folder / "config.json").read_text())
+    config["auto_map"] = {"AutoModelForImageTextToText": "modeling_own.Own"}
+    (folder / "config.json").write_text(json.dumps(config))
+    (text,) = problems(model=str(folder))
+    assert "brings code of its own (modeling_own.Own), which would run with your rights" in text
+    assert problems(model=str(folder), local={"trust_remote_code": True}) == []
