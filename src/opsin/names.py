@@ -78,6 +78,7 @@ SERVER = Group(
         Flag("gateway.max_requests"),
         Flag("gateway.max_body_bytes"),
         Flag("log_level"),
+        Flag("log_format"),
     ),
 )
 ENGINE = Group(

@@ -22,6 +22,7 @@ from opsin.gateway.config import GatewayConfig
 from opsin.media.config import MediaConfig
 from opsin.models.config import HubConfig
 from opsin.sources import Given, Layer, closest, flatten, from_environment, from_file, load, variable_of
+from opsin.telemetry.logs import LogFormat
 
 DEMO_MODEL = "demo"
 """The model shipped in the package."""
@@ -70,6 +71,7 @@ class Settings(BaseModel):
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="what goes to standard error"
     )
+    log_format: LogFormat = Field(default=LogFormat.TEXT, description="key=value lines, or one JSON object per line")
     gateway: GatewayConfig = GatewayConfig()
     media: MediaConfig = MediaConfig()
     hub: HubConfig = HubConfig()

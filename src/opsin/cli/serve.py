@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     """Serves until a signal; returns the exit status."""
     configuration = read(args)
     raise_all(startup.problems(configuration))
-    logs.configure(configuration.settings.log_level)
+    logs.configure(configuration.settings.log_level, configuration.settings.log_format)
     for notice in startup.notices(configuration):
         logger.warning(notice)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

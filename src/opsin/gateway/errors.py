@@ -11,6 +11,7 @@ from starlette.responses import Response
 from opsin.core.errors import MethodNotAllowed, NotFound, OpsinError
 from opsin.gateway.request_id import HEADER
 from opsin.protocol.response import error_body
+from opsin.telemetry.logs import fields
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +28,7 @@ def as_opsin_error(error: Exception, request_id: str) -> OpsinError:
     """An error that may be shown: opsin's own, or a fixed sentence in place of a bug, which is logged."""
     if isinstance(error, OpsinError):
         return error
-    logger.error("request_id=%s internal error", request_id, exc_info=error)
+    logger.error("%s", fields(event="internal_error", request_id=request_id), exc_info=error)
     return OpsinError("internal error; the server's log has more under this request id")
 
 

@@ -11,7 +11,7 @@ HEADER = "x-request-id"
 
 
 class RequestIds:
-    """ASGI middleware: ``request.state.id`` is ours, the answer's header is the client's own id if it is plain."""
+    """ASGI middleware: ``request.state.id`` is ours; the answer carries ``clients_id`` instead if it is plain."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -23,12 +23,12 @@ class RequestIds:
             return
         # Ours is never the client's: two clients may send the same.
         own = new_request_id()
-        scope.setdefault("state", {})["id"] = own
-        echoed = safe_client_id(Headers(scope=scope).get(HEADER)) or own
+        clients = safe_client_id(Headers(scope=scope).get(HEADER))
+        scope.setdefault("state", {}).update(id=own, clients_id=clients)
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)[HEADER] = echoed
+                MutableHeaders(scope=message)[HEADER] = clients or own
             await send(message)
 
         await self._app(scope, receive, send_with_id)

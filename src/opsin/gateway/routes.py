@@ -198,6 +198,7 @@ class _Http:
             "%s",
             fields(
                 request_id=exchange.id,
+                clients_id=exchange.http.state.clients_id,
                 status=CLIENT_GONE if gone else (error.status if error else 200),
                 code=error.code if error else None,
                 ms=round(exchange.deadline.elapsed_s * 1e3, 1),
