@@ -186,7 +186,7 @@ def _problem(model: type[BaseModel], given: Layer, details: ErrorDetails) -> Pro
     if details["type"] == "extra_forbidden":
         meant = closest(model, path)
         hint = f"; did you mean {meant}?" if meant else ""
-        return Problem(f"{name}: there is no such setting{hint}", (path,))
+        return Problem(f"{name}: there is no setting {path}{hint}", (path,))
     text = _EXPECTED.get(details["type"]) or details["msg"].removeprefix("Value error, ").removeprefix("Input ")
     setting = next((one for one in settings_of(model) if one.path == path), None)
     if stated is not None and setting is not None and not setting.is_secret:

@@ -103,9 +103,9 @@ def test_all_that_is_wrong_is_told_at_once_and_the_rest_still_counts() -> None:
     assert problems(layer) == [
         "inner.port: should be greater than or equal to 0; got -1",
         'inner.names: should be a list, as JSON: ["one", "two"]; got \'x\'',
-        "inner.prot: there is no such setting; did you mean inner.port?",
+        "inner.prot: there is no setting inner.prot; did you mean inner.port?",
         "weights: should be a number; got {'a': 'heavy'}",
-        "colour: there is no such setting",
+        "colour: there is no setting colour",
     ]
 
 
@@ -188,7 +188,9 @@ class TestSettings:
 
     def test_a_variable_inside_a_section_is_meant_for_us(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("OPSIN_GATEWAY__PROT", "5")
-        with pytest.raises(ConfigError, match=r"^OPSIN_GATEWAY__PROT: there is no such setting; did you mean gateway"):
+        with pytest.raises(
+            ConfigError, match=r"^OPSIN_GATEWAY__PROT: there is no setting gateway.prot; did you mean gateway"
+        ):
             load_settings({})
 
     def test_naming_an_upstream_chooses_it_unless_the_same_source_says_otherwise(self, folder: Path) -> None:

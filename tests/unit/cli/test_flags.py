@@ -63,3 +63,76 @@ def test_exposure_without_a_key_refuses_to_start(capsys: pytest.CaptureFixture[s
     message = capsys.readouterr().err
     assert "--api-key" in message
     assert "--no-auth" in message
+
+
+@pytest.mark.parametrize(
+    ("words", "path", "value"),
+    [
+        (("--model", "a/b"), "model", "a/b"),
+        (("--dtype", "half"), "local.dtype", "float16"),
+        (("--dtype", "float"), "local.dtype", "float32"),
+        (("--max_model_len=99",), "max_model_len", 99),
+        (("-tp", "1"), "local.tensor_parallel_size", 1),
+        (("-q", "awq"), "local.quantization", "awq"),
+        (("--no-enable-prefix-caching",), "local.enable_prefix_caching", False),
+        (("--trust-remote-code",), "local.trust_remote_code", True),
+        (("--limit-mm-per-prompt", '{"image": {"count": 2, "width": 512}}'), "media.limit_mm_per_prompt.image", 2),
+        (("--allowed-origins", '["https://a.example", "*"]'), "gateway.allowed_origins", ("https://a.example", "*")),
+        (("--allowed-origins", "*"), "gateway.allowed_origins", ("*",)),
+        (("--allowed-media-domains", "a.b", "c.d"), "media.allowed_media_domains", ("a.b", "c.d")),
+        (("--root-path", "/vlm/"), "gateway.root_path", "/vlm"),
+        (("--chat-template", "{{ messages }}"), "chat_template", "{{ messages }}"),
+        (("--hf-token", "hf_x", "--offline"), "hub.offline", True),
+    ],
+)
+def test_spellings_and_forms(words: tuple[str, ...], path: str, value: object) -> None:
+    found: object = _settings(*words)
+    for step in path.split("."):
+        found = getattr(found, step)
+    assert found == value
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--limit-mm-per-prompt", "4"), "--limit-mm-per-prompt: should be a section, or an object as JSON"),
+        (
+            ("--limit-mm-per-prompt", '{"pictures": 4}'),
+            "--limit-mm-per-prompt: there is no setting media.limit_mm_per_prompt.pictures",
+        ),
+        (("--allowed-origins", "https://a.example/path"), "--allowed-origins: should be origins such as"),
+        (("--root-path", "vlm"), "--root-path: should start with /"),
+        (("--gpu-memory-utilization", "1.5"), "--gpu-memory-utilization: should be less than or equal to 1; got '1.5'"),
+        (("--inject-delay", "queue"), "--inject-delay: should be STAGE=NUMBER"),
+    ],
+)
+def test_wrong_values_are_named_as_they_were_typed(words: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        _settings(*words)
+    assert caught.value.message.startswith(message)
+
+
+def test_an_unknown_flag_is_a_usage_error_with_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["serve", "--max-modl-len=3"])
+    assert caught.value.code == 2
+    assert "unrecognized arguments: --max-modl-len=3 (did you mean --max-model-len?)" in capsys.readouterr().err
+
+
+def test_flags_are_typed_in_full() -> None:
+    with pytest.raises(SystemExit):
+        parse(["serve", "--max-model", "3"])
+
+
+def test_a_named_file_is_read(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text("[gateway]\nport = 7")
+    assert _settings("--config", str(tmp_path / "mine.toml")).gateway.port == 7
+    with pytest.raises(ConfigError, match=r"absent\.toml: cannot be read"):
+        _settings("--config", str(tmp_path / "absent.toml"))
+
+
+@pytest.mark.parametrize("command", ["serve", "ask", "tokens", "doctor"])
+def test_help_explains_every_flag(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    assert "--revision" in capsys.readouterr().out
