@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from opsin.models.card import load_card
 from opsin.models.hub import resolve
 from opsin.settings import Configuration, Settings, configuration
 from opsin.sources import Given, flatten
+from tests.certificates import certificate
 
 
 @pytest.fixture(autouse=True)
@@ -34,18 +34,6 @@ def problems(**values: Any) -> list[str]:
 
 def notices(**values: Any) -> list[str]:
     return list(startup.notices(configured(**values)))
-
-
-def pair(folder: Path, *options: str) -> tuple[str, str]:
-    """A self-signed certificate and its key."""
-    certificate, key = str(folder / "certificate.pem"), str(folder / "key.pem")
-    command = [
-        *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-days", "2"),
-        *("-subj", "/CN=localhost", "-keyout", key, "-out", certificate, *(options or ("-nodes",))),
-    ]
-    folder.mkdir(exist_ok=True)
-    subprocess.run(command, check=True, capture_output=True)
-    return certificate, key
 
 
 def test_the_defaults_can_start() -> None:
@@ -119,35 +107,35 @@ def test_what_is_not_built_yet_is_said() -> None:
 
 class TestCertificates:
     def test_a_pair_that_fits(self, tmp_path: Path) -> None:
-        certificate, key = pair(tmp_path)
-        assert problems(gateway={"ssl_certfile": certificate, "ssl_keyfile": key}) == []
+        chain, key = certificate(tmp_path)
+        assert problems(gateway={"ssl_certfile": chain, "ssl_keyfile": key}) == []
 
     def test_a_key_in_the_same_file(self, tmp_path: Path) -> None:
-        certificate, key = pair(tmp_path)
+        chain, key = certificate(tmp_path)
         both = tmp_path / "both.pem"
-        both.write_text(Path(certificate).read_text() + Path(key).read_text())
+        both.write_text(chain.read_text() + key.read_text())
         assert problems(gateway={"ssl_certfile": both}) == []
 
     def test_files_that_are_absent_or_no_pem(self, tmp_path: Path) -> None:
-        certificate, _ = pair(tmp_path)
+        chain, _ = certificate(tmp_path)
         assert problems(gateway={"ssl_certfile": "a.pem", "ssl_keyfile": "b.pem"}) == [
             "--ssl-certfile a.pem: there is no such file",
             "--ssl-keyfile b.pem: there is no such file",
         ]
         (tmp_path / "text").write_text("hello")
-        for broken in ({"ssl_certfile": tmp_path / "text"}, {"ssl_certfile": certificate}):
+        for broken in ({"ssl_certfile": tmp_path / "text"}, {"ssl_certfile": chain}):
             assert "not a PEM certificate chain and its PEM key" in problems(gateway=broken)[0]
 
     def test_a_foreign_key(self, tmp_path: Path) -> None:
-        certificate, _ = pair(tmp_path)
-        _, key = pair(tmp_path / "other")
-        (text,) = problems(gateway={"ssl_certfile": certificate, "ssl_keyfile": key})
+        chain, _ = certificate(tmp_path)
+        _, key = certificate(tmp_path / "other")
+        (text,) = problems(gateway={"ssl_certfile": chain, "ssl_keyfile": key})
         assert "does not belong to the certificate" in text
 
     @pytest.mark.parametrize("password", [None, "wrong", "right"])
     def test_an_encrypted_key_never_asks_the_terminal(self, tmp_path: Path, password: str | None) -> None:
-        certificate, key = pair(tmp_path, "-passout", "pass:right")
-        files = {"ssl_certfile": certificate, "ssl_keyfile": key, "ssl_keyfile_password": password}
+        chain, key = certificate(tmp_path, "-passout", "pass:right")
+        files = {"ssl_certfile": chain, "ssl_keyfile": key, "ssl_keyfile_password": password}
         texts = problems(gateway=files)
         assert texts == [] if password == "right" else "--ssl-keyfile-password is missing or does not open" in texts[0]
 

@@ -21,7 +21,7 @@ ENGINE = "opsin.engine.local.worker"
 RENDERER = "opsin.media.worker"
 
 _STOP_TIMEOUT_S = 60.0
-_ANNOUNCEMENT = re.compile(r"^serving .* on (http://\S+)")
+_ANNOUNCEMENT = re.compile(r"^serving .* on (https?://\S+)")
 
 
 class ServerProcess:
