@@ -15,7 +15,7 @@ import json
 import math
 import random
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -204,6 +204,11 @@ def random_conversation(rng: random.Random, kind: str | None = None, pool: Pool 
             return tasks.single(rng, source.scene(rng), split=False, num_turns=4)
         case "several":
             return several(rng, split=False, source=source)
+        case "concluded":
+            task = rng.choice(("which", "which", "changed"))
+            count = 2 if task == "changed" else rng.choice((2, 3, 4))
+            seen = tasks.several(rng, count, split=False, turn_tasks=(task,))
+            return replace(seen, scenes=())  # without pictures: only the conclusion can be learned from it
         case "split":
             return tasks.single(rng, source.scene(rng), split=True, num_turns=4)
         case "receipt":
@@ -215,7 +220,7 @@ def random_conversation(rng: random.Random, kind: str | None = None, pool: Pool 
 def several(rng: random.Random, *, split: bool, source: tasks.Source) -> tasks.Conversation:
     """Mostly the two questions that are learned last: what changed, and which image shows something."""
     draw_kind = rng.random()
-    if draw_kind < 0.4:
+    if draw_kind < 0.3:
         turn_tasks: tuple[str, ...] | None = ("changed",) if rng.random() < 0.8 else ("changed", "named")
         return tasks.several(rng, 2, split=split, turn_tasks=turn_tasks, source=source)
     count = rng.choice((2, 2, 3, 4))
@@ -249,7 +254,8 @@ class Pool:
 
 
 LANGUAGE_GROUPS: tuple[tuple[tuple[str, int], ...], ...] = (
-    (("compact", 3),), (("several", 27),), (("receipt", 2), ("split", 1)), (("split_several", 2),),
+    (("compact", 3),), (("several", 22),), (("receipt", 2), ("split", 1)), (("split_several", 2),),
+    (("concluded", 27),),
 )  # fmt: skip
 """One process's groups in one step with a frozen vision tower."""
 LANGUAGE_BATCH = 9
@@ -382,7 +388,13 @@ class Encoder:
         text = pieces[0] + "".join(slot + piece for slot, piece in zip(slots, pieces[1:], strict=True))
         text += f" {conversation.turns[-1].answer}{END}"
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
-        return ids, self._labels(ids)
+        return ids, self._labels(ids) if conversation.scenes else self._conclusion(ids, conversation.turns[-1])
+
+    def _conclusion(self, ids: list[int], turn: tasks.Turn) -> list[int]:
+        """Labels of what can be answered without pictures."""
+        answer = turn.conclusion or turn.answer
+        length = len(self.tokenizer.encode(f" {answer}{END}", add_special_tokens=False))
+        return [-100] * (len(ids) - length) + ids[-length:]
 
     def padded(self, rows: list[tuple[list[int], list[int]]]) -> tuple[np.ndarray, np.ndarray]:
         """Returns ids and labels, each (rows, longest)."""
@@ -420,13 +432,21 @@ class Encoder:
         return Group(name=kinds[0][0], tiles=np.stack(tiles), targets=np.array(targets), ids=ids, labels=labels)
 
 
+CONCLUSION_TOKENS = 10
+
+
 def answer_weights(labels: np.ndarray) -> torch.Tensor:
-    """For each labelled token 2 / sqrt(length of its answer), 0 elsewhere; same shape as ``labels``."""
+    """For each labelled token 2 / sqrt(length of its answer), 0 elsewhere; same shape as ``labels``.
+
+    The end of a long answer counts three times: there stands what was concluded from the list before it.
+    """
     weights = np.zeros(labels.shape, dtype=np.float32)
     for row, own in zip(weights, labels, strict=True):
         inside = np.flatnonzero(own >= 0)
         for answer in np.split(inside, np.flatnonzero(np.diff(inside) > 1) + 1):
             row[answer] = 2 / max(1, len(answer)) ** 0.5
+            if len(answer) > CONCLUSION_TOKENS:
+                row[answer[-CONCLUSION_TOKENS:]] *= 3
     return torch.from_numpy(weights)
 
 

@@ -204,11 +204,12 @@ SYSTEM_PROMPTS = (
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One question and its one right answer."""
+    """One question and its one right answer. ``conclusion`` is its end, where that follows from its beginning alone."""
 
     task: str
     question: str
     answer: str
+    conclusion: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,12 +408,17 @@ def describe_change(before: Scene, after: Scene, language: str) -> str:
 
     The descriptions come first, so that a small model can look at them when it names the attribute.
     """
-    attribute = _changed_attribute(before, after)
     old, new = placed(before, language), placed(after, language)
+    ending = _change(before, after, language)
+    return f"{old}에서 {_towards(new)} {ending}" if language == "ko" else f"From {old} to {new}: {ending}"
+
+
+def _change(before: Scene, after: Scene, language: str) -> str:
+    """Names the attribute that differs, or says that none does."""
+    attribute = _changed_attribute(before, after)
     if language == "ko":
-        ending = f"{_ATTRIBUTE_KO[attribute]} 바뀌었습니다." if attribute else "달라진 것이 없습니다."
-        return f"{old}에서 {_towards(new)} {ending}"
-    return f"From {old} to {new}: {f'the {attribute}' if attribute else 'nothing'} changed."
+        return f"{_ATTRIBUTE_KO[attribute]} 바뀌었습니다." if attribute else "달라진 것이 없습니다."
+    return f"{f'the {attribute}' if attribute else 'nothing'} changed."
 
 
 _ATTRIBUTE_KO = {"number": "숫자가", "colour": "색이", "shape": "모양이", "count": "개수가", "position": "위치가"}
@@ -435,7 +441,9 @@ def _changed_attribute(before: Scene, after: Scene) -> str | None:
 
 
 def _changed_turn(rng: random.Random, scenes: tuple[Scene, ...], language: str) -> Turn:
-    return Turn("changed", _ask(rng, "changed", language), describe_change(scenes[0], scenes[1], language))
+    before, after = scenes
+    ending = _change(before, after, language)
+    return Turn("changed", _ask(rng, "changed", language), describe_change(before, after, language), ending)
 
 
 def _which_turn(rng: random.Random, scenes: tuple[Scene, ...], language: str) -> Turn:
@@ -445,7 +453,7 @@ def _which_turn(rng: random.Random, scenes: tuple[Scene, ...], language: str) ->
     conclusion = f"With {what}: Image {number + 1}." if language == "en" else f"{what}: Image {number + 1}입니다."
     asked = _with_subject_particle(what) if language == "ko" else what
     question = _ask(rng, "which", language).format(what=asked)
-    return Turn("which", question, f"{_listed(scenes, language)} {conclusion}")
+    return Turn("which", question, f"{_listed(scenes, language)} {conclusion}", conclusion)
 
 
 def _listed(scenes: Sequence[Scene], language: str) -> str:
