@@ -219,12 +219,16 @@ def test_what_cannot_start_leaves_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("end", "status"),
-    [("pass", 0), ("raise RuntimeError('the caller failed')", 1), ("sys.exit(3)", 3), ("llm = None; gc.collect()", 0)],
+    [
+        ("threading.Thread(target=lambda: llm.generate('hello', SamplingParams(max_tokens=1))).start()", 0),
+        ("raise RuntimeError('the caller failed')", 1),
+        ("again = [llm]; again.append(again); del llm, again; gc.collect(); sys.exit(3)", 3),
+    ],
 )
 def test_no_process_outlives_the_interpreter(end: str, status: int) -> None:
     script = f"""
-        import gc, sys, psutil
-        from opsin import LLM
+        import gc, sys, threading, psutil
+        from opsin import LLM, SamplingParams
         llm = LLM(device="cpu")
         print(*(process.pid for process in psutil.Process().children(recursive=True)), flush=True)
         {end}

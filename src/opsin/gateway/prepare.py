@@ -144,7 +144,7 @@ class TokenPreparer:
     async def _render(
         self, media: Sequence[MediaBytes], plans: Sequence[VisionPlan], keys: Sequence[str], leased: frozenset[str]
     ) -> tuple[Picture, ...]:
-        return await together(
+        return await _together(
             self._picture(picture, plan, key, known=key in leased)
             for picture, plan, key in zip(media, plans, keys, strict=True)
         )
@@ -181,7 +181,7 @@ class MessagePreparer:
                     param="prompt",
                 )
             prompt = prompt.as_turn()
-        pictures = await together(self._picture(picture) for picture in media)
+        pictures = await _together(self._picture(picture) for picture in media)
         return Prepared(ChatPrompt(prompt), pictures, max_tokens)
 
     async def _picture(self, media: MediaBytes) -> Picture:
@@ -191,7 +191,7 @@ class MessagePreparer:
         return Picture(key=media.sha256, image_tokens=None, num_tiles=None, media=media)
 
 
-async def together(coroutines: Iterable[Coroutine[Any, Any, T]]) -> tuple[T, ...]:
+async def _together(coroutines: Iterable[Coroutine[Any, Any, T]]) -> tuple[T, ...]:
     """All at once, results in order; the first failure cancels the rest and is raised as itself."""
     try:
         async with asyncio.TaskGroup() as group:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Coroutine
-from concurrent.futures import CancelledError, Future
+from collections.abc import Callable, Coroutine, Iterable
+from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
@@ -18,7 +18,10 @@ Work = Callable[[], Coroutine[Any, Any, T]]
 
 
 class BackgroundLoop:
-    """Runs coroutines for any number of threads. Starts at once; ends with ``finish``."""
+    """Runs coroutines for any number of threads. Starts at once; ends with ``finish``.
+
+    Uses no executor: those end before the threads of a script do, and a thread may still ask when the script is over.
+    """
 
     def __init__(self, name: str) -> None:
         self._owner = os.getpid()
@@ -31,19 +34,46 @@ class BackgroundLoop:
         self._thread.start()
 
     def run(self, work: Work[T]) -> T:
-        """The result of a coroutine. An exception in the waiting thread, Ctrl-C above all, cancels it.
+        """The result of one coroutine. Ctrl-C in the waiting thread cancels it.
 
         Raises:
             EngineError: the loop is finished, or belongs to the process that this one was forked from.
         """
-        call = _Call(self._loop, work)
+        (result,) = self.gather([work], threading.Semaphore())
+        return result
+
+    def gather(self, works: Iterable[Work[T]], places: threading.Semaphore) -> list[T]:
+        """The results of many, in order; each holds one of ``places`` while it runs.
+
+        ``works`` is iterated in this thread, as places become free, and none is kept once it runs. The first failure,
+        also of the iteration, cancels the rest and is raised when nothing runs any more. Ctrl-C cancels all and does
+        not wait. Raises EngineError as ``run``.
+        """
+        calls: list[_Call[T]] = []
+        failures: list[BaseException] = []
+
+        def ended(error: BaseException | None) -> None:
+            if error is not None:
+                failures.append(error)
+            places.release()
+
         try:
-            self._submit(call)
-            return call.result.result()
-        except CancelledError:
-            raise _closed() from None
-        except BaseException:
-            call.cancel()
+            for work in works:
+                places.acquire()
+                call = _Call(self._loop, work, ended)
+                calls.append(call)
+                self._submit(call)
+                if failures:
+                    break
+            wait([call.future for call in calls], return_when=FIRST_EXCEPTION)
+            if failures:
+                raise failures[0]
+            return [call.future.result() for call in calls]
+        except BaseException as error:
+            for call in calls:
+                call.cancel()
+            if isinstance(error, Exception):
+                wait([call.future for call in calls])
             raise
 
     def finish(self, last: Work[None]) -> None:
@@ -61,12 +91,18 @@ class BackgroundLoop:
             self._thread.join()
 
     def _submit(self, call: _Call[Any]) -> None:
-        if os.getpid() != self._owner:
-            raise EngineError("this process was forked; make an LLM of its own in it", code="engine_closed")
+        """Raises EngineError, and ends the call with it."""
+        refusal: EngineError | None = None
         with self._lock:
-            if self._finishing:
-                raise _closed()
-            self._loop.call_soon_threadsafe(call.start)
+            if os.getpid() != self._owner:
+                refusal = EngineError("this process was forked; make an LLM of its own in it", code="engine_closed")
+            elif self._finishing:
+                refusal = _closed()
+            else:
+                self._loop.call_soon_threadsafe(call.start)
+        if refusal is not None:
+            call.end(refusal)
+            raise refusal
 
     def _serve(self) -> None:
         """Not ``asyncio.run``: it ends executors in a new thread, which a dying interpreter does not allow."""
@@ -91,21 +127,32 @@ class BackgroundLoop:
 class _Call(Generic[T]):
     """A coroutine on its way through the loop. Unlike asyncio's, it can be cancelled while it is being submitted."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, work: Work[T]) -> None:
-        self.result: Future[T] = Future()
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, work: Work[T], ended: Callable[[BaseException | None], None]
+    ) -> None:
+        """``ended`` is called once, in either thread, before ``future`` is set."""
+        self.future: Future[T] = Future()
         self._loop = loop
-        self._work = work
+        self._work: Work[T] | None = work
+        self._ended = ended
         self._task: asyncio.Task[T] | None = None
 
     def start(self) -> None:
         """In the loop."""
-        self._task = self._loop.create_task(self._work())
+        work, self._work = self._work, None  # it may hold a picture, and the call is kept to the end
+        assert work is not None, "a call is started once"
+        self._task = self._loop.create_task(work())
         self._task.add_done_callback(self._finish)
 
     def cancel(self) -> None:
-        """From the waiting thread, which no longer waits."""
+        """From the waiting thread."""
         with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._cancel)
+
+    def end(self, error: BaseException) -> None:
+        """With an error."""
+        self._ended(error)
+        self.future.set_exception(error)
 
     def _cancel(self) -> None:
         """After ``start``, if that was ever called: the loop keeps the order."""
@@ -113,12 +160,12 @@ class _Call(Generic[T]):
             self._task.cancel()
 
     def _finish(self, task: asyncio.Task[T]) -> None:
-        if task.cancelled():
-            self.result.cancel()
-        elif (error := task.exception()) is not None:
-            self.result.set_exception(error)
-        else:
-            self.result.set_result(task.result())
+        error = _closed() if task.cancelled() else task.exception()
+        if error is not None:
+            self.end(error)
+            return
+        self._ended(None)
+        self.future.set_result(task.result())
 
 
 def _closed() -> EngineError:

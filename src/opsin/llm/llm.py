@@ -6,12 +6,11 @@ process, limits and all. Knows no HTTP.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, cast
@@ -20,8 +19,7 @@ from opsin.app import Application, build
 from opsin.core.errors import InvalidRequest, OpsinError
 from opsin.core.ids import new_request_id
 from opsin.gateway.chat import RawRequest, collect
-from opsin.gateway.prepare import together
-from opsin.llm.background import BackgroundLoop
+from opsin.llm.background import BackgroundLoop, Work
 from opsin.llm.options import to_settings
 from opsin.llm.outputs import RequestOutput, to_output
 from opsin.llm.progress import progress
@@ -60,9 +58,7 @@ class LLM:
         """
         settings = to_settings({"model": model, **options})
         self._loader = MediaLoader(settings.media)
-        self._places = asyncio.Semaphore(settings.gateway.max_requests)
-        # One thread: a PIL image may stand in several prompts, and is not safe to decode in two threads at once.
-        self._encoder = ThreadPoolExecutor(1, thread_name_prefix="opsin-pictures")
+        self._places = threading.Semaphore(settings.gateway.max_requests)
         self._background = BackgroundLoop("opsin-llm")
         try:
             self._application = self._background.run(lambda: _started(settings))
@@ -70,7 +66,7 @@ class LLM:
             self._background.finish(_nothing)
             self._background.join()
             raise
-        self._finalizer = weakref.finalize(self, _end, self._background, self._application, self._encoder)
+        self._finalizer = weakref.finalize(self, _end, self._background, self._application)
 
     def generate(
         self,
@@ -133,20 +129,25 @@ class LLM:
 
     def _answers(self, makers: Sequence[Callable[[], Request]], *, shown: bool) -> list[RequestOutput]:
         with progress(len(makers), shown=shown) as advance:
-            answers = (self._answer(index, make, advance) for index, make in enumerate(makers))
-            return [*self._background.run(lambda: together(answers))]
+            return self._background.gather(self._works(makers, advance), self._places)
 
-    async def _answer(self, index: int, make: Callable[[], Request], advance: Callable[[], None]) -> RequestOutput:
-        """Pictures are encoded only when their turn comes, so that a long list does not fill the memory."""
-        try:
-            async with self._places:
-                request = await asyncio.get_running_loop().run_in_executor(self._encoder, make)
-                request_id = new_request_id()
-                answer = self._application.gateway.chat.answer(request, request_id=request_id, tenant=TENANT)
-                output = to_output(request_id, *await collect(answer))
-        except OpsinError as error:
-            error.add_note(f"prompt {index}, counted from 0")
-            raise
+    def _works(
+        self, makers: Sequence[Callable[[], Request]], advance: Callable[[], None]
+    ) -> Iterator[Work[RequestOutput]]:
+        """Pictures are encoded when their turn comes, so that a long list does not fill the memory.
+
+        In the caller's thread, because PIL images are not safe to use in another one at the same time.
+        """
+        for index, make in enumerate(makers):
+            with _noted(index):
+                request = make()
+            yield partial(self._answer, index, request, advance)
+
+    async def _answer(self, index: int, request: Request, advance: Callable[[], None]) -> RequestOutput:
+        request_id = new_request_id()
+        answer = self._application.gateway.chat.answer(request, request_id=request_id, tenant=TENANT)
+        with _noted(index):
+            output = to_output(request_id, *await collect(answer))
         advance()
         return output
 
@@ -165,12 +166,21 @@ async def _nothing() -> None:
     pass
 
 
-def _end(background: BackgroundLoop, application: Application, encoder: ThreadPoolExecutor) -> None:
+@contextmanager
+def _noted(index: int) -> Generator[None]:
+    """Says in an error which prompt it is about."""
+    try:
+        yield
+    except OpsinError as error:
+        error.add_note(f"prompt {index}, counted from 0")
+        raise
+
+
+def _end(background: BackgroundLoop, application: Application) -> None:
     """Called by ``close``, by the garbage collector, or by the interpreter's end, which is in the main thread.
 
     The collector may run in any thread, also in one that the end waits for, so only the main thread waits.
     """
-    encoder.shutdown(wait=False, cancel_futures=True)
     background.finish(application.close)
     if threading.current_thread() is threading.main_thread():
         background.join()

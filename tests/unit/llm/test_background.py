@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import threading
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -11,7 +12,7 @@ from functools import partial
 import pytest
 
 from opsin.core.errors import EngineError
-from opsin.llm.background import BackgroundLoop
+from opsin.llm.background import BackgroundLoop, Work
 
 
 async def nothing() -> None:
@@ -45,6 +46,73 @@ def test_results_for_several_threads(background: BackgroundLoop) -> None:
 
 async def test_beside_a_running_loop(background: BackgroundLoop) -> None:
     assert background.run(lambda: _double(4)) == 8
+
+
+def test_results_in_order_and_only_so_many_at_once(background: BackgroundLoop) -> None:
+    running, most = 0, 0
+
+    async def work(number: int) -> int:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.001 * (7 - number % 7))
+        running -= 1
+        return number
+
+    places = threading.Semaphore(3)
+    assert background.gather((partial(work, number) for number in range(20)), places) == [*range(20)]
+    assert most == 3
+    assert background.gather([], places) == []
+
+
+@pytest.mark.parametrize("failing", ["coroutine", "iteration"])
+def test_the_first_failure_ends_the_rest(background: BackgroundLoop, failing: str) -> None:
+    started: list[int] = []
+    ended: list[int] = []
+
+    async def work(number: int) -> None:
+        started.append(number)
+        try:
+            await (asyncio.sleep(0.05) if number == 2 and failing == "coroutine" else asyncio.sleep(60))
+            raise ValueError("first")
+        finally:
+            ended.append(number)
+
+    def works() -> Iterator[Work[None]]:
+        for number in range(100):
+            if number == 2 and failing == "iteration":
+                raise ValueError("first")
+            yield partial(work, number)
+
+    places = threading.Semaphore(4)
+    with pytest.raises(ValueError, match="first"):
+        background.gather(works(), places)
+    assert sorted(started) == sorted(ended)
+    assert len(started) <= 5
+    assert all(places.acquire(blocking=False) for _ in range(4))
+
+
+def test_what_is_done_is_not_kept(background: BackgroundLoop) -> None:
+    alive: weakref.WeakSet[_Large] = weakref.WeakSet()
+    most = 0
+
+    async def work(large: _Large) -> None:
+        nonlocal most
+        assert large in alive
+        most = max(most, len(alive))
+
+    def works() -> Iterator[Work[None]]:
+        for _ in range(50):
+            large = _Large()
+            alive.add(large)
+            yield partial(work, large)
+
+    background.gather(works(), threading.Semaphore(1))
+    assert most <= 4
+
+
+class _Large:
+    pass
 
 
 def test_an_interrupt_cancels_what_was_waited_for(background: BackgroundLoop) -> None:
