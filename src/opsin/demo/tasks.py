@@ -164,8 +164,8 @@ QUESTIONS: dict[str, dict[str, tuple[str, ...]]] = {
         ),
     },
     "which": {
-        "en": ("Which image shows {what}?", "Which picture shows {what}?", "In which image do you see {what}?"),
-        "ko": ("어느 이미지에 {what} 있나요?", "{what} 있는 이미지는?", "몇 번째 이미지에 {what} 있나요?"),
+        "en": ("Which image shows {what}?", "Which picture shows {what}?", "Say which image shows {what}."),
+        "ko": ("어느 이미지에 {what} 있나요?", "무슨 이미지에 {what} 있나요?", "몇 번째 이미지에 {what} 있나요?"),
     },
     "order": {
         "en": (
@@ -449,11 +449,12 @@ def _changed_turn(rng: random.Random, scenes: tuple[Scene, ...], language: str) 
 def _which_turn(rng: random.Random, scenes: tuple[Scene, ...], language: str) -> Turn:
     number = rng.randrange(len(scenes))
     what = noun(scenes[number], language)
-    # The list first and then the thing itself, so that a small model finds its number by what stands before it.
-    conclusion = f"With {what}: Image {number + 1}." if language == "en" else f"{what}: Image {number + 1}입니다."
-    asked = _with_subject_particle(what) if language == "ko" else what
-    question = _ask(rng, "which", language).format(what=asked)
-    return Turn("which", question, f"{_listed(scenes, language)} {conclusion}", conclusion)
+    # A small model copies what stood after the words that it has just said. So the question's own words lead to the
+    # thing, the thing leads to its number, and the list that is read off the pictures first has things before numbers.
+    seen = " ".join(f"{noun(scene, language)}: Image {place}." for place, scene in enumerate(scenes, 1))
+    asked = what if language == "en" else _with_subject_particle(what)
+    found = f"What shows {what}: Image {number + 1}." if language == "en" else f"이미지에 {what}: Image {number + 1}."
+    return Turn("which", _ask(rng, "which", language).format(what=asked), f"{seen} {found}", found)
 
 
 def _listed(scenes: Sequence[Scene], language: str) -> str:
