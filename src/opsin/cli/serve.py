@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     raise_all(startup.problems(configuration))
     logs.configure(configuration.settings.log_level, configuration.settings.log_format)
     for notice in startup.notices(configuration):
-        logger.warning(notice)
+        logger.warning("%s", notice)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_serve(configuration.settings))
 

@@ -158,6 +158,8 @@ def test_small_files_first_then_weights_then_trusted_code(tmp_path: Path) -> Non
         found = resolve("owner/name", hub=config, endpoint=hub.url)
         assert found.revision == COMMIT
         assert names(found.path) == {"config.json", "tokenizer.json"}
+        with pytest.raises(ConfigError, match="is only partly in the local cache"):
+            fetch_weights(found, with_code=False, hub=offline(tmp_path / "cache"))
         fetch_weights(found, with_code=False, hub=config, endpoint=hub.url)
         assert names(found.path) == {"config.json", "tokenizer.json", "model.safetensors"}
         fetch_weights(found, with_code=True, hub=config, endpoint=hub.url)
