@@ -6,25 +6,13 @@ import asyncio
 import threading
 from collections.abc import Iterator
 
-import aiohttp
 import pytest
 from openai import BadRequestError
-from prometheus_client.parser import text_string_to_metric_families
 
 from opsin.demo.scenes import random_objects
 from tests.conftest import client_of, serve
 from tests.e2e.asking import about, complete, fresh_rng
-
-
-async def _scrape(url: str) -> dict[str, float]:
-    async with aiohttp.ClientSession() as session, session.get(f"{url}/metrics") as response:
-        text = await response.text()
-    return {
-        sample.name: sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-        if not sample.labels
-    }
+from tests.e2e.scraping import scrape
 
 
 @pytest.fixture
@@ -42,7 +30,7 @@ async def test_two_new_pictures_one_repeated_one_refused(url: str) -> None:
         complete(client, about([first], "How many are there?"))
         with pytest.raises(BadRequestError):
             complete(client, [_remote_picture()])
-        values = await _scrape(url)
+        values = await scrape(url)
         # 2 rendered and encoded, the third found; 3 x 80 image tokens in prompts; the refused one nowhere.
         assert values["vlm_image_preprocess_seconds_count"] == 2
         assert values["vlm_encoder_inference_seconds_count"] == 2
@@ -72,7 +60,7 @@ async def test_gauges_move_while_a_request_runs(url: str) -> None:
 
 async def _until_running(url: str) -> dict[str, float]:
     for _ in range(400):
-        values = await _scrape(url)
+        values = await scrape(url)
         if values["vlm_kv_cache_image_tokens_ratio"] > 0:
             return values
         await asyncio.sleep(0.01)
