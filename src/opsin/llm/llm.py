@@ -27,7 +27,7 @@ from opsin.llm.prompts import Messages, PromptLike, chat_request, read_prompt
 from opsin.llm.sampling import SamplingParams
 from opsin.media.loader import MediaLoader
 from opsin.protocol.request import ChatCompletionRequest
-from opsin.settings import DEMO_MODEL, Settings
+from opsin.settings import Settings
 
 TENANT = "python"
 """All calls of a process share cached features; nobody else is there."""
@@ -44,8 +44,8 @@ class LLM:
     manager; at the latest it ends with the interpreter, and its processes with it.
     """
 
-    def __init__(self, model: str | os.PathLike[str] = DEMO_MODEL, **options: Any) -> None:
-        """Loads ``model``: a folder, a hub id, or ``demo``.
+    def __init__(self, model: str | os.PathLike[str] | None = None, **options: Any) -> None:
+        """Loads ``model``: a folder, a hub id, or ``demo``, which is also the default.
 
         ``options`` are the flags of ``opsin serve`` as Python names (``max_model_len``, ``dtype``, ``device``,
         ``max_num_seqs``, ``revision``, ``limit_mm_per_prompt``, ``chat_template`` …), most of them vLLM's.
@@ -56,7 +56,7 @@ class LLM:
             ConfigError: a value is wrong or cannot be honoured, or the model cannot be served; names all at once.
             EngineError: the engine did not become ready.
         """
-        settings = to_settings({"model": model, **options})
+        settings = to_settings(options if model is None else {"model": model, **options})
         self._loader = MediaLoader(settings.media)
         self._places = threading.Semaphore(settings.gateway.max_requests)
         self._background = BackgroundLoop("opsin-llm")

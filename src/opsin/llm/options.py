@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import logging
 import os
 from collections.abc import Iterable, Mapping
 from typing import cast
@@ -12,6 +13,8 @@ from opsin.core.problems import raise_all
 from opsin.names import BEYOND, ENGINE, LOADING, MODEL
 from opsin.settings import Settings, configuration
 from opsin.sources import Layer, from_text
+
+logger = logging.getLogger(__name__)
 
 NAMES = {
     **{name: name for name in Settings.model_fields},
@@ -36,6 +39,8 @@ def to_settings(options: Mapping[str, object]) -> Settings:
         given |= from_text(Settings, NAMES[name], _plain(value), "LLM", name)
     stated = configuration(given)
     raise_all(startup.problems(stated, listens=False))
+    for notice in startup.notices(stated):
+        logger.warning("%s", notice)
     return _room_for_pixels(stated.settings)
 
 

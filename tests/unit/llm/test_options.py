@@ -74,6 +74,11 @@ def test_all_that_is_wrong_is_told_at_once(options: dict[str, Any], said: list[s
     assert [text for text in said if text not in caught.value.message] == []
 
 
+def test_what_has_no_effect_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    to_settings({"enable_prefix_caching": True})
+    assert "not built yet" in caplog.text
+
+
 def test_where_a_server_would_listen_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPSIN_GATEWAY__HOST", "0.0.0.0")
     monkeypatch.setenv("OPSIN_MAX_MODEL_LEN", "99")
