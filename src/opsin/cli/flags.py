@@ -30,10 +30,8 @@ def add_flags(parser: argparse.ArgumentParser, *groups: Group) -> None:
 
 def add_model_argument(parser: argparse.ArgumentParser) -> None:
     """The model without a flag, as ``vllm serve`` has it."""
-    setting = setting_at(Settings, "model")
-    parser.add_argument(
-        "model", nargs="?", default=argparse.SUPPRESS, metavar="MODEL", help=setting.field.description
-    )  # fmt: skip
+    description = setting_at(Settings, "model").description
+    parser.add_argument("model", nargs="?", default=argparse.SUPPRESS, metavar="MODEL", help=description)
 
 
 def given(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Layer:
@@ -79,7 +77,7 @@ def _help(setting: Setting) -> str:
 def _metavar(setting: Setting) -> str:
     if setting.is_section:
         return "JSON"
-    if choices := choices_of(setting):
+    if choices := _choices(setting):
         return f"{{{','.join(choices)}}}"
     if any(get_origin(one) is dict for one in setting.types):
         return "NAME=NUMBER"
@@ -88,8 +86,7 @@ def _metavar(setting: Setting) -> str:
     return setting.path.replace(".", "_").rpartition("_")[2].upper()
 
 
-def choices_of(setting: Setting) -> tuple[str, ...]:
-    """The words that a setting takes, if it takes only some."""
+def _choices(setting: Setting) -> tuple[str, ...]:
     for one in setting.types:
         if get_origin(one) is Literal:
             return get_args(one)

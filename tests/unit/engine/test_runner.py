@@ -17,8 +17,9 @@ from opsin.engine.local.runner import TransformersRunner, choose_device, choose_
 MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 
 
-def runner(tmp_path: Path) -> TransformersRunner:
+def runner(tmp_path: Path, gpu_memory_utilization: float | None = None) -> TransformersRunner:
     config = LocalEngineConfig(
+        gpu_memory_utilization=gpu_memory_utilization,
         model_path=tmp_path,
         model_type="idefics3",
         image_token_id=5,
@@ -39,6 +40,12 @@ def test_pixels_are_bit_equal_to_the_pil_image_processors():
     for index, tile in enumerate(tiles):
         expected = normalize(rescale(tile.transpose(2, 0, 1), 1 / 255), MEAN, STD)
         assert np.array_equal(normalised[index].numpy(), expected)
+
+
+def test_a_share_of_gpu_memory_is_said_to_have_no_effect_on_a_cpu(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    with pytest.raises(ConfigError):  # only the model is missing
+        runner(tmp_path, gpu_memory_utilization=0.9).load(lambda step: None)
+    assert "gpu_memory_utilization has no effect on cpu" in caplog.text
 
 
 def test_a_folder_that_holds_no_model_is_a_config_error(tmp_path: Path):
