@@ -25,7 +25,7 @@ def _blocks(language: str) -> list[tuple[str, str]]:
 @pytest.mark.parametrize(("page", "block"), _blocks("python"))
 def test_python_blocks_run(page: str, block: str, demo_url: str) -> None:
     code = block.replace(SERVED, demo_url)
-    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip()
 
