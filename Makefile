@@ -4,7 +4,7 @@ TORCH_INDEX ?=
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: demo serve test check train-demo-model clean help
+.PHONY: demo serve test check soak train-demo-model clean help
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -29,6 +29,9 @@ check: $(STAMP)  ## lint, types, import directions
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
+
+soak: $(STAMP)  ## ten minutes of load, disconnects and killed engines on the real server
+	$(BIN)/python benchmarks/soak.py --minutes 10 --clients 16
 
 train-demo-model: $(STAMP)  ## train the shipped model anew
 	$(BIN)/python tools/train_demo_model.py --out src/opsin/demo/model --work .demo-training

@@ -25,9 +25,12 @@ _ANNOUNCEMENT = re.compile(r"^serving .* on (https?://\S+)")
 
 
 class ServerProcess:
-    """One server on a free port, unless ``arguments`` name one. Its standard error is kept in ``lines``."""
+    """One server on a free port, unless ``arguments`` name one. Its standard error is kept in ``lines``.
 
-    def __init__(self, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
+    ``shielded`` from Ctrl-C in the terminal, for a parent that wants to look at it afterwards.
+    """
+
+    def __init__(self, *arguments: str, environment: Mapping[str, str] | None = None, shielded: bool = False) -> None:
         port = () if "--port" in arguments else ("--port", "0")
         self.lines: list[str] = []
         self._announced: queue.SimpleQueue[str | None] = queue.SimpleQueue()
@@ -36,6 +39,7 @@ class ServerProcess:
             stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, **(environment or {})},
+            process_group=0 if shielded else None,
         )
         # Read to the end, or a full pipe would stop the server.
         self._reader = threading.Thread(target=self._read)
