@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from opsin import __version__
-from opsin.cli import ask, config, doctor, serve, tokens
+from opsin.cli import ask, bench, config, doctor, serve, tokens
 from opsin.cli.flags import add_flags, add_model_argument
 from opsin.core.errors import OpsinError
 from opsin.names import LOADING, MODEL, SERVE, Flag, Group
@@ -27,6 +27,7 @@ def parser() -> argparse.ArgumentParser:
     _add_ask(_command(commands.add_parser("ask", help="ask one question about pictures"), "PICTURE… QUESTION"))
     tokens_help = "visual tokens of pictures, from their headers alone"
     _add_tokens(_command(commands.add_parser("tokens", help=tokens_help), "PICTURE…"))
+    bench.add(_command(commands.add_parser("bench", help="measure a server under a load of pictures"), "URL"))
     doctor_help = "what would work on this machine with serve's flags"
     _add_doctor(_command(commands.add_parser("doctor", help=doctor_help), "[MODEL]"))
     of_config = commands.add_parser("config", help="settings and where they come from")
@@ -51,7 +52,14 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
 def main(words: list[str] | None = None) -> int:
     """Runs one command; returns the exit status: 0 done, 1 failed with a message, 130 interrupted."""
     args = parse(words)
-    commands = {"serve": serve.run, "ask": ask.run, "tokens": tokens.run, "doctor": doctor.run, "config": config.show}
+    commands = {
+        "serve": serve.run,
+        "ask": ask.run,
+        "tokens": tokens.run,
+        "bench": bench.run,
+        "doctor": doctor.run,
+        "config": config.show,
+    }
     try:
         return commands[args._command](args)
     except OpsinError as error:
