@@ -43,7 +43,10 @@ MAX_GROWTH_MB = 24.0
 WARM_UP_SHARE = 0.25
 MAX_MISTAKES_SHARE = 0.01
 """Answers that are wrong and come again when the same question is asked alone: the model's, not the server's."""
-ENVIRONMENT = {"OPSIN_LOCAL__FEATURE_CACHE_BYTES": str(4 * 2**20)}  # full soon, so that its filling is not growth
+ENVIRONMENT = {
+    "OPSIN_LOCAL__FEATURE_CACHE_BYTES": str(4 * 2**20),  # full soon, so that its filling is not growth
+    "OPSIN_LOCAL__NUM_THREADS": "1",  # the demo model is no faster with more
+}
 
 _ACCESS = re.compile(r"request_id=(chatcmpl-\S+) status=(\d+)")
 
@@ -302,7 +305,9 @@ def _recovered(record: Record) -> Check:
 
 
 def _flat(record: Record) -> Iterator[Check]:
-    growths = {f"{role} {pid}": growth_mb(samples) for (role, pid), samples in by_process(record).items()}
+    growths = {
+        f"{role} {pid}": growth_mb(samples, record.outages) for (role, pid), samples in by_process(record).items()
+    }
     worst = max(growths.values(), default=0.0)
     detail = ", ".join(f"{name} {mb:+.1f} MB" for name, mb in growths.items())
     yield Check(f"memory is flat (at most {MAX_GROWTH_MB:g} MB)", worst <= MAX_GROWTH_MB, detail)
@@ -318,9 +323,10 @@ def by_process(record: Record) -> dict[tuple[str, int], list[Sample]]:
     return dict(found)
 
 
-def growth_mb(samples: Sequence[Sample]) -> float:
-    """Slope of the memory after the warm-up, times its duration; 0 with too few samples to tell."""
-    warm = samples[int(len(samples) * WARM_UP_SHARE) :]
+def growth_mb(samples: Sequence[Sample], outages: Sequence[Outage]) -> float:
+    """Slope of the memory after loading and warm-up, times its duration; 0 with too few samples to tell."""
+    loaded = [one for one in samples if not any(outage.began_at <= one.at <= outage.ended_at for outage in outages)]
+    warm = loaded[int(len(loaded) * WARM_UP_SHARE) :]
     if len(warm) < 5:
         return 0.0
     times, sizes = [one.at for one in warm], [one.rss_mb for one in warm]

@@ -25,6 +25,8 @@ PATIENCE_S = 120.0
 
 _TORCHS_OWN = "torchinductor_*"
 """An empty cache folder that PyTorch makes once per user."""
+ONE_THREAD = {"OPSIN_LOCAL__NUM_THREADS": "1"}
+"""The demo model is no faster with more, and far slower where other programs want the same cores."""
 _ACCESS = re.compile(r"request_id=(chatcmpl-\S+) status=(\d+)(?: code=(\S+))?")
 
 
@@ -101,7 +103,7 @@ class Subject:
 @contextmanager
 def running(name: str, folder: Path, environment: Mapping[str, str]) -> Generator[Subject]:
     """A server that is ready, and that ends well when the block does, if not before."""
-    with ServerProcess(environment={"TMPDIR": str(folder), **environment}) as server:
+    with ServerProcess(environment={"TMPDIR": str(folder), **ONE_THREAD, **environment}) as server:
         yield Subject(name, server, server.until_ready(), folder)
     assert server.wait() == 0, server.log
     assert left_in(folder) == []
