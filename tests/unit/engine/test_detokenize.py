@@ -1,11 +1,20 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+import opsin.demo
 from opsin.engine.api import Delta
 from opsin.engine.local.detokenize import StopStrings, TextStream
+from opsin.prompt.tokenizer import Detokenizer, Tokenizer
+
+DEMO = Tokenizer.from_file(Path(opsin.demo.__file__).parent / "model" / "tokenizer.json")
+BROKEN_UP = st.sampled_from([*"한글뷁🍣e\u0301", "👩‍👩‍👧", "🇰🇷", "a", " "])
+"""Characters of which most take several tokens: jamo, emoji joined by invisible ones, flags of two."""
 
 
 class Pieces:
@@ -95,3 +104,29 @@ def test_any_cut_gives_the_text_before_the_first_stop_string(seed: int):
     assert not any(one in given for one in stop)
     if len(ends) <= 1:
         assert given == (text[: ends[0]] if ends else text)
+
+
+@settings(deadline=None)
+@given(st.lists(BROKEN_UP, max_size=12).map("".join), st.data())
+def test_no_token_border_ever_shows_half_a_character(text: str, data: st.DataObject):
+    """Of real byte-level tokens, wherever the answer is cut, with and without a stop string that lies across them."""
+    ids = DEMO.encode_plain(text)
+    cut = data.draw(st.integers(0, len(ids)))
+    start = data.draw(st.integers(0, max(0, len(text) - 1)))
+    stop = text[start : start + 3] if data.draw(st.booleans()) else ""
+    stream = TextStream(Detokenizer(DEMO), (stop,), 0)
+    parts: list[Delta] = []
+    for token_id in ids[:cut]:
+        if (delta := stream.push(token_id)) is not None:
+            parts.append(delta)
+        if stream.stopped:
+            break
+    else:
+        if (last := stream.finish()) is not None:
+            parts.append(last)
+    given_text = "".join(part.text for part in parts)
+    assert "\ufffd" not in given_text
+    assert text.startswith(given_text)
+    if cut == len(ids):
+        assert given_text == (text[: text.index(stop)] if stop else text)
+        assert stream.stopped is bool(stop)
