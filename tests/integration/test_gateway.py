@@ -12,6 +12,7 @@ from openai import AsyncOpenAI, AuthenticationError
 from opsin.core.errors import ConfigError
 from opsin.gateway.auth import check_exposure
 from opsin.gateway.config import GatewayConfig
+from opsin.gateway.routes import LAST_WORDS_S
 from opsin.settings import load_settings
 from opsin.testing.scripted_upstream import ScriptedUpstream
 from opsin.testing.scripted_upstream import serve as scripted
@@ -235,6 +236,22 @@ async def test_a_deadline_in_the_middle_of_a_stream_is_an_event() -> None:
         text = await response.text()
         await served.until_running(0)
     assert json.loads(text.rpartition("data: ")[2])["error"]["code"] == "deadline_exceeded"
+
+
+async def test_a_client_that_does_not_read_gives_its_place_back() -> None:
+    """The sockets' buffers hold some of the answer, the rest waits in vain."""
+    limits = {"max_requests": 1, "request_timeout_s": 0.5}
+    async with gateway(gateway=limits, fake={"text": f"{'x' * 2**20} " * 64}) as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(served.url.rsplit(":", 1)[1]), limit=1)
+        body = text_body(stream=True, max_tokens=64)
+        writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        assert await reader.read(1)  # it has begun
+        await asyncio.sleep(1)  # beyond the time of the request itself
+        assert (await served.chat(max_tokens=1))[0] == 503
+        async with asyncio.timeout(LAST_WORDS_S + 10):
+            while (await served.chat(max_tokens=1))[0] != 200:  # noqa: ASYNC110 - it is what a client would do
+                await asyncio.sleep(0.1)
+        writer.close()
 
 
 async def test_a_body_that_never_ends_is_408_and_gives_its_place_back() -> None:
