@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass, field
 
 from opsin.bench.record import Outcome
+from opsin.bench.wire import WireError, error_of
 
 EXCERPT_CHARS = 300
 
@@ -31,10 +32,18 @@ class Answer:
     has_output: bool = False
     finish_reason: str | None = None
     has_done: bool = False  # [DONE]
-    error: str | None = None  # an error event's message
-    error_code: str | None = None
+    error: WireError | None = None  # an error event's
     malformed: str | None = None  # what was no chunk, or no HTTP
     is_whole: bool = False  # the body ended as HTTP ends one, and not with the connection
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """The class, and for a failure what tells a person why: an excerpt, and the server's own code if it gave one."""
+
+    outcome: Outcome
+    excerpt: str | None = None
+    code: str | None = None
 
 
 def is_success(status: int) -> bool:
@@ -42,19 +51,24 @@ def is_success(status: int) -> bool:
     return 200 <= status < 300
 
 
-def classify(answer: Answer, *, demand_length: bool) -> tuple[Outcome, str | None]:
-    """The class, and an excerpt that tells a person why; None for a success."""
+def classify(answer: Answer, *, demand_length: bool) -> Judgement:
+    """The one class of an answer. ``demand_length``: it had to be as long as asked for."""
     if answer.status is not None and not is_success(answer.status):
-        return _of_status(answer.status, answer), _excerpt(bytes(answer.body).decode(errors="replace"))
+        return _of_error(_of_status(answer.status, answer), error_of(bytes(answer.body)))
     if answer.error is not None:
-        return Outcome.INBAND_ERROR, _excerpt(answer.error)
+        return _of_error(Outcome.INBAND_ERROR, answer.error)
     if answer.malformed is not None:
-        return Outcome.PROTOCOL, _excerpt(answer.malformed)
+        return Judgement(Outcome.PROTOCOL, _excerpt(answer.malformed))
     if answer.status is not None and not answer.is_event_stream:
-        return Outcome.PROTOCOL, _excerpt("no event stream: " + bytes(answer.body).decode(errors="replace"))
+        return Judgement(Outcome.PROTOCOL, _excerpt("no event stream: " + answer.body.decode(errors="replace")))
     if answer.finish_reason in _GIVEN_UP:
-        return Outcome.INBAND_ERROR, f"finish_reason {answer.finish_reason}"
+        return Judgement(Outcome.INBAND_ERROR, f"finish_reason {answer.finish_reason}")
     return _of_stream(answer, demand_length=demand_length)
+
+
+def _of_error(outcome: Outcome, error: WireError) -> Judgement:
+    words = error.message or error.type or "an error without words"
+    return Judgement(outcome, _excerpt(words), None if error.code is None else str(error.code))
 
 
 def _of_status(status: int, answer: Answer) -> Outcome:
@@ -69,15 +83,15 @@ def _of_status(status: int, answer: Answer) -> Outcome:
     return Outcome.HTTP_5XX if status >= 500 else Outcome.PROTOCOL
 
 
-def _of_stream(answer: Answer, *, demand_length: bool) -> tuple[Outcome, str | None]:
+def _of_stream(answer: Answer, *, demand_length: bool) -> Judgement:
     ended = answer.finish_reason is not None and answer.has_done
     if not ended and answer.is_whole and not answer.has_output:
-        return Outcome.EMPTY, "the stream ended without output"
+        return Judgement(Outcome.EMPTY, "the stream ended without output")
     if not ended:
-        return Outcome.TRUNCATED, _missing(answer)
+        return Judgement(Outcome.TRUNCATED, _missing(answer))
     if demand_length and answer.finish_reason != "length":
-        return Outcome.WRONG_LENGTH, f"finish_reason {answer.finish_reason} with ignore_eos"
-    return Outcome.OK, None
+        return Judgement(Outcome.WRONG_LENGTH, f"finish_reason {answer.finish_reason} with ignore_eos")
+    return Judgement(Outcome.OK)
 
 
 def _missing(answer: Answer) -> str:

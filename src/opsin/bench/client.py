@@ -7,7 +7,7 @@ import socket
 import ssl
 from collections.abc import Callable, Sequence
 
-from opsin.bench.classify import classify
+from opsin.bench.classify import Judgement, classify
 from opsin.bench.http import Connection, Endpoint
 from opsin.bench.reading import Reading
 from opsin.bench.record import Outcome, Sight
@@ -77,7 +77,7 @@ class Client:
                 connection, sight.connect_ns = await self._pool.take()
                 await self._exchange(connection, reading, request_id, body)
         except OSError as error:  # TimeoutError is one
-            sight.outcome, sight.error_excerpt = self._of_time() if limit.expired() else _of_connecting(error)
+            _judge(sight, self._of_time() if limit.expired() else _of_connecting(error))
         except asyncio.CancelledError:
             if not sight.t_end:
                 sight.outcome = Outcome.CANCELLED
@@ -97,7 +97,7 @@ class Client:
             sight.t_send1 = await connection.send(reading, (head, *body))
             await connection.answered()
             sight.t_end = self._clock()
-            sight.outcome, sight.error_excerpt = classify(reading.answer, demand_length=self._demand_length)
+            _judge(sight, classify(reading.answer, demand_length=self._demand_length))
             reusable = sight.t_send1 is not None and await connection.drained(_DRAIN_S)
         finally:
             if reusable:
@@ -109,14 +109,18 @@ class Client:
         """Closes idle connections."""
         self._pool.close()
 
-    def _of_time(self) -> tuple[Outcome, str]:
-        return Outcome.CLIENT_TIMEOUT, f"no end after {self._timeout_s:g} s"
+    def _of_time(self) -> Judgement:
+        return Judgement(Outcome.CLIENT_TIMEOUT, f"no end after {self._timeout_s:g} s")
 
 
-def _of_connecting(error: OSError) -> tuple[Outcome, str]:
+def _of_connecting(error: OSError) -> Judgement:
     excerpt = f"{type(error).__name__}: {error}"
     if isinstance(error, socket.gaierror):
-        return Outcome.DNS, excerpt
+        return Judgement(Outcome.DNS, excerpt)
     if isinstance(error, ssl.SSLError):
-        return Outcome.TLS, excerpt
-    return Outcome.CONNECT, excerpt
+        return Judgement(Outcome.TLS, excerpt)
+    return Judgement(Outcome.CONNECT, excerpt)
+
+
+def _judge(sight: Sight, judgement: Judgement) -> None:
+    sight.outcome, sight.error_excerpt, sight.error_code = judgement.outcome, judgement.excerpt, judgement.code

@@ -90,7 +90,7 @@ class Probes(msgspec.Struct):
     """Short texts sent beside the load."""
 
     ttft_ms: Distribution
-    failed: int
+    failed: int  # those not sent because four others were unanswered among them
 
 
 class LevelSummary(msgspec.Struct):

@@ -37,7 +37,7 @@ class Level(msgspec.Struct, tag=True, kw_only=True):
     """One level's share of a worker. Times since zero.
 
     ``jobs`` arrive when they are due, or, with ``concurrency``, whenever one of so many is done. ``probes`` are due in
-    turn every ``probe_gap_ns`` for as long as jobs run, or ``probes_only_ns`` if there are none.
+    turn every ``probe_gap_ns`` for as long as jobs run.
     """
 
     begin_ns: int
@@ -46,7 +46,6 @@ class Level(msgspec.Struct, tag=True, kw_only=True):
     stop_ns: int | None = None  # a closed loop starts nothing later
     probes: list[Job] = []
     probe_gap_ns: int = 0
-    probes_only_ns: int = 0
 
 
 class Stop(msgspec.Struct, tag=True):

@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
-from typing import Any
 
 import msgspec
 
@@ -103,17 +102,24 @@ class Phases:
         if not probes:
             return
         self._watcher.began("probes alone", _IDLE_PROBES)
-        share = Share(begin_ns=self._begin(), jobs=[], **self._probes(probes, _NO_LEVEL))
-        await self._measured([share], level=_NO_LEVEL, planned=0)
+        gap_ns = self._probe_gap_ns()
+        jobs = [
+            self._prepared.job(ask, level=_NO_LEVEL, due_ns=number * gap_ns)
+            for number, ask in enumerate(probes[:_IDLE_PROBES])
+        ]
+        await self._ask([Share(begin_ns=self._begin(), jobs=jobs)])
 
     async def _level(self, level: int, asks: Sequence[Ask], due: Sequence[int | None], probes: Sequence[Ask]) -> None:
+        if self._interrupt.is_set():
+            return
         load = self._config.levels[level]
         concurrency = None if self._config.is_open_loop else int(load)
         self._watcher.began(f"rate {load:g}/s" if concurrency is None else f"concurrency {concurrency}", len(asks))
         jobs = [self._prepared.job(ask, level=level, due_ns=time) for ask, time in zip(asks, due, strict=True)]
         shares = self._shares(jobs, concurrency)
         if probes:
-            shares[0] = msgspec.structs.replace(shares[0], **self._probes(probes, level))
+            jobs_of_probes = [self._prepared.job(ask, level=level) for ask in probes]
+            shares[0] = msgspec.structs.replace(shares[0], probes=jobs_of_probes, probe_gap_ns=self._probe_gap_ns())
         await self._measured(
             shares, level=level, planned=len(jobs), concurrency=concurrency, rate=None if concurrency else load
         )
@@ -138,13 +144,8 @@ class Phases:
             for worker, mine in enumerate(dealt)
         ]
 
-    def _probes(self, probes: Sequence[Ask], level: int) -> dict[str, Any]:
-        gap_ns = round(1e9 / (self._config.probe_rate or 1))
-        return {
-            "probes": [self._prepared.job(ask, level=level) for ask in probes],
-            "probe_gap_ns": gap_ns,
-            "probes_only_ns": _IDLE_PROBES * gap_ns,
-        }
+    def _probe_gap_ns(self) -> int:
+        return round(1e9 / (self._config.probe_rate or 1))
 
     def _begin(self) -> int:
         return self._clock() + _HEAD_START_NS

@@ -83,7 +83,7 @@ class Reading:
 
     def _chunk(self, t: int, chunk: Chunk) -> None:
         if chunk.error is not None:
-            self._error(chunk.error)
+            self.answer.error = WireError(message=chunk.error) if isinstance(chunk.error, str) else chunk.error
             return
         num_tokens = self._usage(t, chunk.usage) if chunk.usage is not None else None
         if chunk.opsin is not None and chunk.opsin.timeline is not None:
@@ -122,9 +122,3 @@ class Reading:
         added = usage.completion_tokens - (sight.n_out or 0)
         sight.n_out = usage.completion_tokens
         return added
-
-    def _error(self, error: WireError | str) -> None:
-        if isinstance(error, str):
-            error = WireError(message=error)
-        self.answer.error = error.message or error.type or "an error without words"
-        self.sight.error_code = None if error.code is None else str(error.code)

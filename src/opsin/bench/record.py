@@ -45,7 +45,7 @@ class Outcome(StrEnum):
     # the client's doing
     CLIENT_TIMEOUT = "client_timeout"
     CANCELLED = "cancelled"  # in flight when the run was interrupted
-    NOT_STARTED = "not_started"  # the client came too late to send it
+    NOT_STARTED = "not_started"  # the client came too late to send it; or a probe, when earlier ones hang
 
 
 class Kind(StrEnum):
@@ -146,7 +146,7 @@ class WorkerHealth(msgspec.Struct):
 
 
 class LevelEnd(msgspec.Struct, kw_only=True, tag="level", tag_field="type"):
-    """One level, once it is over. ``concurrency`` or ``rate`` is set; neither in a level of probes alone."""
+    """One level, once it is over. ``concurrency`` or ``rate`` is set."""
 
     level: int
     planned: int

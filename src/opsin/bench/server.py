@@ -17,13 +17,17 @@ from prometheus_client.parser import text_string_to_metric_families
 from opsin.bench import counters
 from opsin.bench.config import BenchConfig
 from opsin.bench.record import ServerFacts
-from opsin.bench.wire import Chunk
+from opsin.bench.wire import Chunk, error_of
 from opsin.core.errors import ConfigError
 from opsin.core.sse import EventTooLarge, SseParser
 
 _QUICK_S = 10.0
 _MODEL_S = 120.0
 """For a first answer of one token, which may wait for a model to warm up."""
+
+
+_REFUSALS = (400, 422)
+"""How a server says that it knows no running usage."""
 
 
 class _Entry(msgspec.Struct):
@@ -129,7 +133,12 @@ class Server:
                 asyncio.timeout(min(_MODEL_S, self._config.timeout_s)),
                 self._session.post(f"{self._base}/v1/chat/completions", json=body) as response,
             ):
-                return response.status == 200 and _has_running_usage(await response.read())
+                answer = await response.read()
+                if response.status == 200:
+                    return _has_running_usage(answer)
+                if response.status not in _REFUSALS:
+                    notes.append(f"the first request was answered with {response.status}: {error_of(answer).message}")
+                return False
         except (aiohttp.ClientError, OSError) as error:
             notes.append(f"the first request failed: {type(error).__name__}")
             return False

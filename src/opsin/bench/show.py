@@ -38,7 +38,7 @@ def _parts(summary: Summary) -> Iterator[RenderableType]:
     if not summary.levels:
         return
     yield _table("load", _LOAD, summary)
-    yield _table("latency of successes in ms: value [95 % interval]; — where n is too small to tell", _LATENCY, summary)
+    yield _table("latency of successes in ms", _LATENCY, summary, "value [95 % interval]; — : n is too small to tell")
     yield _table("per second: steady window / whole level", _RATES, summary)
     yield from _optional(summary)
     yield _table("client", _CLIENT, summary)
@@ -113,8 +113,8 @@ def _hit_rate(cache: CacheCounter) -> str:
     return f"{cache.hit_rate:.1%} hits of {cache.lookups:,.0f} lookups ({cache.name})"
 
 
-def _table(title: str, rows: Sequence[_Row], summary: Summary) -> Table:
-    table = Table(title=title, title_justify="left")
+def _table(title: str, rows: Sequence[_Row], summary: Summary, caption: str | None = None) -> Table:
+    table = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
     table.add_column()
     for level in summary.levels:
         table.add_column(level.name, justify="right")
@@ -203,7 +203,8 @@ _LATENCY: list[_Row] = [
     ("n", lambda level: str(level.ok)),
     *((f"TTFT p{q * 100:g}", _of("ttft", q)) for q in QUANTILES),
     ("TTFT max", _maximum("ttft")),
-    ("TTFT p95, failures as ∞", _tail("ttft", 0.95)),
+    ("TTFT p90, failures as ∞", _tail("ttft", 0.9)),
+    ("TTFT p99, failures as ∞", _tail("ttft", 0.99)),
     ("TTFT since intended start, p95", _of("ttft_sched", 0.95)),
     ("TTFT after upload, p50", _of("ttft_after_upload", 0.5)),
     ("upload p50 / max", lambda level: f"{_of('upload', 0.5)(level)} / {_maximum('upload')(level)}"),
@@ -216,7 +217,8 @@ _LATENCY: list[_Row] = [
     ("content complete p50", _of("e2e", 0.5)),
     ("content complete p95", _of("e2e", 0.95)),
     ("content complete p99", _of("e2e", 0.99)),
-    ("content complete p95, failures as ∞", _tail("e2e", 0.95)),
+    ("content complete p90, failures as ∞", _tail("e2e", 0.9)),
+    ("content complete p99, failures as ∞", _tail("e2e", 0.99)),
     ("stream closed p50", _of("stream_close", 0.5)),
 ]
 _RATES: list[_Row] = [

@@ -75,7 +75,7 @@ def _by(records: Sequence[Record], key: Callable[[Record], int]) -> dict[int, li
 
 def _ends(results: Results, by_level: dict[int, list[Record]]) -> list[LevelEnd]:
     """The levels with load in them; one that a killed run left without its end gets one from its records."""
-    ends = {end.level: end for end in results.levels if end.level >= 0}
+    ends = {end.level: end for end in results.levels}
     for level in by_level.keys() - ends.keys() - {-1}:
         ends[level] = _end_of(level, by_level[level], results.header)
     return [ends[level] for level in sorted(ends)]

@@ -48,7 +48,7 @@ class Delta(msgspec.Struct, frozen=True):
     reasoning_content: str | None = None
     refusal: str | None = None
     tool_calls: list[msgspec.Raw] | None = None
-    function_call: msgspec.Raw | None = None
+    function_call: dict[str, object] | None = None
 
 
 class Choice(msgspec.Struct, frozen=True):
@@ -79,6 +79,29 @@ class Chunk(msgspec.Struct, frozen=True):
     usage: Usage | None = None
     error: WireError | str | None = None
     opsin: Extension | None = None
+
+
+class _ErrorBody(msgspec.Struct, frozen=True):
+    """The body of a refused request: an error object wrapped (OpenAI), bare, or a plain text."""
+
+    error: WireError | str | None = None
+    message: str | None = None
+    code: int | str | None = None
+
+
+def error_of(body: bytes) -> WireError:
+    """What a refusal says; a body that is no JSON speaks for itself."""
+    try:
+        refusal = msgspec.json.decode(body, type=_ErrorBody)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return WireError(message=body.decode(errors="replace"))
+    match refusal.error:
+        case WireError():
+            return refusal.error
+        case str():
+            return WireError(message=refusal.error)
+        case None:
+            return WireError(message=refusal.message or body.decode(errors="replace"), code=refusal.code)
 
 
 Bearing = Literal["output", "reasoning"]

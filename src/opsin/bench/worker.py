@@ -57,12 +57,13 @@ class Worker:
     async def level(self, level: Level) -> None:
         """Runs one level and reports its end, also when it is cancelled."""
         lag = LagProbe(self.clock)
+        asker = _Asker(self._setup, self._client, self._spool, self.clock, lag, self._send)
         probing = asyncio.create_task(lag.run())
         wall, cpu = time.monotonic(), time.process_time()
         gc.collect()
         gc.disable()
         try:
-            await play(level, self.clock, lambda job, due: self._ask(job, due, lag))
+            await play(level, self.clock, asker)
         finally:
             gc.enable()
             probing.cancel()
@@ -74,8 +75,52 @@ class Worker:
             )
             self._send(LevelDone(health))
 
-    async def _ask(self, job: Job, due: int, lag: LagProbe) -> None:
-        sight = Sight(
+    def close(self) -> None:
+        """Closes its connections."""
+        self._client.close()
+
+
+class _Asker:
+    """Sends the requests of one level and reports each."""
+
+    def __init__(
+        self,
+        setup: Setup,
+        client: Client,
+        spool: memoryview,
+        clock: Callable[[], int],
+        lag: LagProbe,
+        send: Callable[[FromWorker], None],
+    ) -> None:
+        self._setup = setup
+        self._client = client
+        self._spool = spool
+        self._clock = clock
+        self._lag = lag
+        self._send = send
+
+    async def ask(self, job: Job, due: int) -> None:
+        """See Asker. One that the client turns to too late is not sent: it would only be part of a burst."""
+        if self._clock() - due > self._setup.start_tolerance_s * 1e9:
+            self.skip(job, due)
+            return
+        sight = self._sight(job, due)
+        body = [self._spool[at : at + num_bytes] for at, num_bytes in job.spans]
+        try:
+            await self._client.ask(sight, f"bench-{job.id}", body)
+        finally:
+            sight.loop_lag_ns = self._lag.worst_since(due)
+            if sight.outcome is not Outcome.CANCELLED or job.kind is not Kind.PROBE:  # probes end with the load
+                self._send(Seen(sight))
+
+    def skip(self, job: Job, due: int) -> None:
+        """See Asker."""
+        sight = self._sight(job, due)
+        sight.t_end = self._clock()
+        self._send(Seen(sight))
+
+    def _sight(self, job: Job, due: int) -> Sight:
+        return Sight(
             id=job.id,
             kind=job.kind,
             level=job.level,
@@ -84,20 +129,6 @@ class Worker:
             t_sched=due,
             t_end=0,
         )
-        try:
-            if self.clock() - due > self._setup.start_tolerance_s * 1e9:
-                sight.t_end = self.clock()
-            else:
-                body = [self._spool[at : at + num_bytes] for at, num_bytes in job.spans]
-                await self._client.ask(sight, f"bench-{job.id}", body)
-        finally:
-            sight.loop_lag_ns = lag.worst_since(due)
-            if sight.outcome is not Outcome.CANCELLED or job.kind is not Kind.PROBE:  # probes end with the load
-                self._send(Seen(sight))
-
-    def close(self) -> None:
-        """Closes its connections."""
-        self._client.close()
 
 
 async def serve(control: socket.socket, spool: memoryview) -> None:
