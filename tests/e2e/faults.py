@@ -83,14 +83,14 @@ MATRIX: dict[Phase, dict[Fault, Answer]] = {
         Fault.WORKER_KILLED: Right(),
         Fault.ENGINE_KILLED: _DOWN,
         Fault.DEADLINE: _LATE,
-        Fault.OUT_OF_MEMORY: Impossible("a body ends at `max_body_bytes`, and there are at most `max_requests`"),
+        Fault.OUT_OF_MEMORY: Impossible("bounded by `max_body_bytes` and `max_requests`"),
     },
     Phase.MEDIA_LOAD: {
         Fault.CLIENT_GONE: Gone(),
         Fault.WORKER_KILLED: Right(),
         Fault.ENGINE_KILLED: _DOWN,
         Fault.DEADLINE: _LATE,
-        Fault.OUT_OF_MEMORY: Impossible("it needs less than the body, which is there"),
+        Fault.OUT_OF_MEMORY: Impossible("bounded by the body; nothing is decoded"),
     },
     Phase.PREPROCESS: {
         Fault.CLIENT_GONE: Gone(),
