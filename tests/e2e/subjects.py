@@ -67,9 +67,9 @@ class Subject:
         self.num_sent += 1
         return await post(http, self.url, body, headers)
 
-    def question(self, task: str = "colour") -> Conversation:
+    def question(self) -> Conversation:
         """About a new picture, so that no cache helps, and of a kind that the demo model always answers right."""
-        return held_out(self.rng, task, "en")
+        return held_out(self.rng, "colour", "en")
 
     async def answers_right(self, http: aiohttp.ClientSession) -> None:
         conversation = self.question()
@@ -150,6 +150,12 @@ def body_of(conversation: Conversation, **fields: Any) -> bytes:
 
 def check_right(reply: Reply, conversation: Conversation) -> None:
     assert (reply.status, reply.code, reply.text.strip()) == (200, None, conversation.turns[0].answer), reply
+
+
+def check_begins_right(reply: Reply, conversation: Conversation) -> None:
+    """A stream that goes on behind its answer, because its end is ignored: what follows is noise."""
+    assert (reply.status, reply.code, reply.deltas[0].strip()) == (200, None, conversation.turns[0].answer), reply
+    assert len(reply.deltas) > 1
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:

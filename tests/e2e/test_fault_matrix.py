@@ -32,6 +32,7 @@ from tests.e2e.subjects import (
     Subject,
     Upload,
     body_of,
+    check_begins_right,
     check_right,
     connections,
     delays,
@@ -107,7 +108,7 @@ async def test_memory_is_short_once_in_each_phase_that_needs_some(subject: Subje
     async with connections() as http:
         before = subject.holdings()
         for stage in (Stage.VISION_ENCODE, Stage.PREFILL, Stage.DECODE):
-            reply = await subject.send(http, body_of(subject.question("receipt"), stream=True))
+            reply = await subject.send(http, body_of(subject.question(), stream=True))
             assert reply.in_band is (stage is Stage.DECODE)
             replies[Phase(stage)] = reply
         replies[Phase.PREPROCESS] = await subject.send(http, large_picture())
@@ -132,13 +133,15 @@ class Asked:
 
 
 def ask(phase: Phase, subject: Subject, fault: Fault, *, stream: bool) -> Asked:
-    # The five digits of a receipt take decode longer than one word.
-    conversation = subject.question("receipt" if phase is Phase.DECODE else "colour")
+    conversation = subject.question()
     if phase is Phase.PREPROCESS and fault is Fault.WORKER_KILLED:
         body = large_picture()
+    elif phase is Phase.DECODE:
+        # Long enough to be met there; and only there an error comes as an event.
+        stream = stream or fault is not Fault.CLIENT_GONE
+        body = body_of(conversation, stream=stream, ignore_eos=True, max_tokens=6)
     else:
-        # Only in decode an error comes as an event.
-        body = body_of(conversation, stream=stream or (phase is Phase.DECODE and fault is not Fault.CLIENT_GONE))
+        body = body_of(conversation, stream=stream)
     deadline_s = DEADLINE_LATE_S if phase in IN_ENGINE else DEADLINE_S
     return Asked(conversation, Upload(body), {DEADLINE_HEADER: str(deadline_s)} if fault is Fault.DEADLINE else {})
 
@@ -294,6 +297,8 @@ def check(answer: Answer, request: asyncio.Task[Reply], conversation: Conversati
     match answer:
         case Gone():
             assert request.cancelled()
+        case Right() if subject.name == Phase.DECODE:
+            check_begins_right(request.result(), conversation)
         case Right():
             check_right(request.result(), conversation)
         case Refusal():

@@ -21,7 +21,7 @@ from tests.e2e.subjects import (
     Subject,
     Upload,
     body_of,
-    check_right,
+    check_begins_right,
     connections,
     delays,
     left_in,
@@ -65,14 +65,17 @@ def free_port() -> int:
 
 
 async def test_sigterm_lets_a_stream_finish(tmp_path: Path) -> None:
-    with running("drain", tmp_path, SLOW_DECODE) as subject:
+    with running("drain", tmp_path, {**SLOW_DECODE, "OPSIN_GATEWAY__HEARTBEAT_S": "0.1"}) as subject:
         children = family(subject.server)
         async with connections() as http:
-            conversation = subject.question("receipt")
-            request = asyncio.create_task(subject.send(http, body_of(conversation, stream=True)))
+            conversation = subject.question()
+            body = body_of(conversation, stream=True, ignore_eos=True, max_tokens=8)
+            request = asyncio.create_task(subject.send(http, body))
             await until_decoding(subject)
             subject.server.signal(signal.SIGTERM)
-            check_right(await request, conversation)
+            reply = await request
+            check_begins_right(reply, conversation)
+            assert reply.comments > 0
             with pytest.raises(aiohttp.ClientConnectionError):
                 await subject.answers_right(http)
         assert subject.server.wait() == 0
