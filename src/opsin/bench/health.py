@@ -13,6 +13,8 @@ from opsin.bench.throughput import Rates
 
 _MAX_LAG_MS = 10.0
 _MAX_LAG_OF_TTFT = 0.02
+_MIN_LAG_LIMIT_MS = 0.5
+"""No model answers so fast that less would matter."""
 _MAX_CPU = 0.8
 _MIN_ACHIEVED = 0.98
 _MAX_UNCOUNTED = 0.01
@@ -32,7 +34,8 @@ def client_health(records: Sequence[Record], level: LevelEnd, achieved: Rates) -
     lag = max((_lag_p99_ms(worker) for worker in level.workers), default=0.0)
     cpu = max((worker.cpu_s / worker.wall_s for worker in level.workers if worker.wall_s), default=0.0)
     times = sorted(time for record in records if is_ok(record) and (time := ttft(record)) is not None)
-    limit = min(_MAX_LAG_MS, _MAX_LAG_OF_TTFT * percentile(times, 0.5)) if times else _MAX_LAG_MS
+    of_ttft = _MAX_LAG_OF_TTFT * percentile(times, 0.5) if times else _MAX_LAG_MS
+    limit = min(_MAX_LAG_MS, max(_MIN_LAG_LIMIT_MS, of_ttft))
     problems = list[str]()
     if lag > limit:
         problems.append(f"the client's event loop was {lag:.1f} ms late (p99); {limit:.1f} ms are allowed")

@@ -7,8 +7,6 @@ import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 
-import msgspec
-
 from opsin.bench.bodies import Spool
 from opsin.bench.config import BenchConfig
 from opsin.bench.counters import growth
@@ -22,7 +20,7 @@ from opsin.bench.server import Server
 from opsin.bench.watcher import Watcher
 from opsin.bench.workload import Ask, Workload
 
-_HEAD_START_NS = 100_000_000
+_HEAD_START_NS = 200_000_000
 """Between handing out a level and its begin, so that all workers are ready."""
 _OPEN_LOOP_WARMUP = 4
 """Requests at once."""
@@ -110,28 +108,45 @@ class Phases:
         await self._ask([Share(begin_ns=self._begin(), jobs=jobs)])
 
     async def _level(self, level: int, asks: Sequence[Ask], due: Sequence[int | None], probes: Sequence[Ask]) -> None:
+        """One load, while the server is watched; then writes its end."""
+        before = await self._server.counters()
         if self._interrupt.is_set():
             return
         load = self._config.levels[level]
         concurrency = None if self._config.is_open_loop else int(load)
         self._watcher.began(f"rate {load:g}/s" if concurrency is None else f"concurrency {concurrency}", len(asks))
-        jobs = [self._prepared.job(ask, level=level, due_ns=time) for ask, time in zip(asks, due, strict=True)]
-        shares = self._shares(jobs, concurrency)
-        if probes:
-            jobs_of_probes = [self._prepared.job(ask, level=level) for ask in probes]
-            shares[0] = msgspec.structs.replace(shares[0], probes=jobs_of_probes, probe_gap_ns=self._probe_gap_ns())
-        await self._measured(
-            shares, level=level, planned=len(jobs), concurrency=concurrency, rate=None if concurrency else load
+        async with self._sampler() as sampler:
+            shares = self._shares(level, asks, due, probes, concurrency)
+            workers = await self._ask(shares)
+        line = LevelEnd(
+            level=level,
+            planned=len(asks),
+            concurrency=concurrency,
+            rate=load if concurrency is None else None,
+            t_begin=shares[0].begin_ns,
+            t_end=self._clock(),
+            workers=workers,
+            server=sampler.samples if sampler is not None else None,
+            counters=growth(before, await self._server.counters()),
         )
+        self._write(line)
 
-    def _shares(self, jobs: Sequence[Job], concurrency: int | None) -> list[Share]:
-        """Requests dealt to workers as their places are, so that all end together."""
+    def _shares(
+        self,
+        level: int,
+        asks: Sequence[Ask],
+        due: Sequence[int | None],
+        probes: Sequence[Ask],
+        concurrency: int | None,
+    ) -> list[Share]:
+        """Requests dealt to workers as their places are, so that all end together; the first one probes too."""
         config = self._config
         count = config.workers if concurrency is None else min(config.workers, concurrency)
         places = concurrency or count
         dealt: list[list[Job]] = [[] for _ in range(count)]
-        for number, job in enumerate(jobs):
-            dealt[number % places % count].append(job)
+        for number, (ask, time_ns) in enumerate(zip(asks, due, strict=True)):
+            dealt[number % places % count].append(self._prepared.job(ask, level=level, due_ns=time_ns))
+        probe_jobs = [self._prepared.job(ask, level=level) for ask in probes]
         begin = self._begin()
         stops = concurrency is not None and config.duration_s is not None
         return [
@@ -140,6 +155,8 @@ class Phases:
                 jobs=mine,
                 concurrency=None if concurrency is None else len(range(worker, concurrency, count)),
                 stop_ns=begin + round((config.duration_s or 0) * 1e9) if stops else None,
+                probes=probe_jobs if worker == 0 else [],
+                probe_gap_ns=self._probe_gap_ns(),
             )
             for worker, mine in enumerate(dealt)
         ]
@@ -149,34 +166,6 @@ class Phases:
 
     def _begin(self) -> int:
         return self._clock() + _HEAD_START_NS
-
-    async def _measured(
-        self,
-        shares: Sequence[Share],
-        *,
-        level: int,
-        planned: int,
-        concurrency: int | None = None,
-        rate: float | None = None,
-    ) -> None:
-        """Plays a level while the server is watched, and writes its end."""
-        before = await self._server.counters()
-        if self._interrupt.is_set():
-            return
-        async with self._sampler() as sampler:
-            workers = await self._ask(shares)
-        line = LevelEnd(
-            level=level,
-            planned=planned,
-            concurrency=concurrency,
-            rate=rate,
-            t_begin=shares[0].begin_ns,
-            t_end=self._clock(),
-            workers=workers,
-            server=sampler.samples if sampler is not None else None,
-            counters=growth(before, await self._server.counters()),
-        )
-        self._write(line)
 
     @asynccontextmanager
     async def _sampler(self) -> AsyncGenerator[ServerSampler | None, None]:

@@ -155,6 +155,7 @@ MODES: Mapping[str, Script] = {
         finish_reason="length",
     ),
     "split_utf8": Script(text="빨간 원 🙂 and a\u2028line\u0085separator", ttft_s=0.05, itl_s=0.01, write_bytes=3),
+    "running_usage": Script(text=FORTY_TOKENS, ttft_s=0.05, itl_s=0.005, tokens_per_chunk=4, running_usage=True),
     "no_usage": Script(usage=False),
     "role_only_first_chunk": Script(role_chunk_s=0.0, ttft_s=0.1),
     "usage_chunk_late": Script(usage_delay_s=0.3),
