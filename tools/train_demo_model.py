@@ -3,9 +3,11 @@
     python tools/train_demo_model.py --out src/opsin/demo/model --work /tmp/demo-training
 
 Seeded and resumable: the state in ``--work`` is written every ``--save-every`` steps, and the same command goes on
-from there. Two phases. First the vision tower and connector alone, with supervised heads (shape, colour, count,
+from there. Three phases. First the vision tower and connector alone, with supervised heads (shape, colour, count,
 position, digits): without it nothing is learned in the first 700 joint steps. Then everything jointly, with several
 questions on each picture, because the picture is what costs. The heads stay as an auxiliary loss and are thrown away.
+Then the language model alone, on remembered features, and with it conclusions on text without pictures: to copy and to
+compare takes many more examples than to see.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ from transformers import (
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 
 from opsin.demo import tasks
+from opsin.demo.questions import SYSTEM_PROMPTS
 from opsin.demo.scenes import (
     CANVAS,
     COLOURS,
@@ -80,7 +83,7 @@ def build_processor(seed: int) -> Idefics3Processor:
         conversation = random_conversation(rng)
         for turn in conversation.turns:
             corpus += [" " + turn.question, " " + turn.answer]
-    corpus += [f" {text}" for text in tasks.SYSTEM_PROMPTS] + ["User: Image 1: Image 2. Assistant: System:"] * 50
+    corpus += [f" {text}" for text in SYSTEM_PROMPTS] + ["User: Image 1: Image 2. Assistant: System:"] * 50
     special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", FAKE, GLOBAL, IMAGE, END]
     special += [f"<row_{row}_col_{col}>" for row in range(1, MAX_GRID + 1) for col in range(1, MAX_GRID + 1)]
     bpe = Tokenizer(models.BPE())
@@ -205,7 +208,7 @@ def random_conversation(rng: random.Random, kind: str | None = None, pool: Pool 
         case "several":
             return several(rng, split=False, source=source)
         case "concluded":
-            task = rng.choice(("which", "which", "changed"))
+            task = rng.choice(("which", "changed"))
             count = 2 if task == "changed" else rng.choice((2, 3, 4))
             seen = tasks.several(rng, count, split=False, turn_tasks=(task,))
             return replace(seen, scenes=())  # without pictures: only the conclusion can be learned from it
@@ -220,11 +223,11 @@ def random_conversation(rng: random.Random, kind: str | None = None, pool: Pool 
 def several(rng: random.Random, *, split: bool, source: tasks.Source) -> tasks.Conversation:
     """Mostly the two questions that are learned last: what changed, and which image shows something."""
     draw_kind = rng.random()
-    if draw_kind < 0.3:
+    if draw_kind < 0.28:
         turn_tasks: tuple[str, ...] | None = ("changed",) if rng.random() < 0.8 else ("changed", "named")
         return tasks.several(rng, 2, split=split, turn_tasks=turn_tasks, source=source)
-    count = rng.choice((2, 2, 3, 4))
-    turn_tasks = rng.choice((("which",), ("which", "named"))) if draw_kind < 0.8 else None
+    count = rng.choice((2, 3, 4, 4))
+    turn_tasks = rng.choice((("which",), ("which",), ("which", "named"))) if draw_kind < 0.9 else None
     return tasks.several(rng, count, split=split, turn_tasks=turn_tasks, source=source)
 
 
@@ -254,11 +257,11 @@ class Pool:
 
 
 LANGUAGE_GROUPS: tuple[tuple[tuple[str, int], ...], ...] = (
-    (("compact", 3),), (("several", 22),), (("receipt", 2), ("split", 1)), (("split_several", 2),),
-    (("concluded", 27),),
+    (("compact", 2),), (("several", 18),), (("receipt", 1), ("split", 1)), (("split_several", 4),),
+    (("concluded", 80),),
 )  # fmt: skip
 """One process's groups in one step with a frozen vision tower."""
-LANGUAGE_BATCH = 9
+LANGUAGE_BATCH = 18
 """Rows that share their padding."""
 
 
@@ -540,13 +543,13 @@ class Trainer:
         return self.model.model.connector(hidden)
 
     def learning_rate(self) -> float:
-        """Warm-up, then cosine to a tenth by clock time: a shared machine decides how many steps an hour holds."""
+        """Warm-up, then cosine to nearly 0 by clock time: a shared machine decides how many steps an hour holds."""
         args = self.args
         if self.step < args.vision_steps:
             return args.lr * min(1.0, (self.step + 1) / 100)
         warm = min(1.0, (self.step - max(args.vision_steps, self.first_step) + 1) / 150)
         progress = min(1.0, self.seconds / (args.minutes * 60))
-        return args.lr * warm * (0.04 + 0.96 * 0.5 * (1 + math.cos(math.pi * progress)))
+        return args.lr * warm * (0.004 + 0.996 * 0.5 * (1 + math.cos(math.pi * progress)))
 
     def vision_step(self, tiles: np.ndarray, targets: np.ndarray) -> dict[str, float]:
         loss, accuracies = self.heads(self.encode(tiles), torch.from_numpy(targets))
