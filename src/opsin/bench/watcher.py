@@ -21,3 +21,16 @@ class Watcher(Protocol):
     def saw(self, record: Record) -> None:
         """One request is over."""
         ...
+
+
+class Nobody:
+    """Looks on and does nothing."""
+
+    def preparing(self, done: int, total: int) -> None:
+        """See Watcher."""
+
+    def began(self, title: str, total: int) -> None:
+        """See Watcher."""
+
+    def saw(self, record: Record) -> None:
+        """See Watcher."""
