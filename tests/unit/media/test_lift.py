@@ -87,7 +87,7 @@ def test_valid_json_stays_valid_and_equal_but_for_the_pictures() -> None:
         return "".join(rng.choices(alphabet, k=rng.randrange(9)))
 
     for _ in range(300):
-        deep = [{"image_url": URL}, text(), {"url": {}}]
+        deep: list[Any] = [{"image_url": URL}, text(), {"url": {}}]
         value: dict[str, Any] = {text(): text(), "url": rng.choice([text(), URL]), "deep": deep}
         body = json.dumps(value, ensure_ascii=rng.random() < 0.5).encode()
         lifted = lift(body, MARKER, LIMIT)

@@ -30,7 +30,7 @@ linux_only = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and
 
 @asynccontextmanager
 async def running(**config: Any) -> AsyncGenerator[RenderPool]:
-    pool = RenderPool(MediaConfig(**{"render_workers": 1, "render_timeout_s": 60, **config}))
+    pool = RenderPool(MediaConfig.model_validate({"render_workers": 1, "render_timeout_s": 60, **config}))
     await pool.start()
     try:
         yield pool
