@@ -2,6 +2,7 @@
 
 Counts and classes have to be exact on any machine. Times are compared with the server's own stamps of the same clock,
 and only where the client's health says that they are evidence: a machine that is too busy for that is no failure.
+There, ``chrt -r 10 pytest tests/integration/test_bench.py`` takes the little CPU that is needed before others.
 """
 
 from __future__ import annotations
