@@ -193,7 +193,7 @@ async def test_bugs_that_quote_what_they_work_on(seen: Seen, capfd: pytest.Captu
     seen.check(server, capfd.readouterr().out)
     bug = 'exception="ValueError at sabotage/sitecustomize.py:'
     for words, count in (
-        ("internal error", 3),
+        ("event=internal_error", 3),
         ("Exception in ASGI application", 1),
         ("a bug failed", 2),
         (" uncaught exception", 1),
