@@ -41,7 +41,8 @@ DOWN_CODES = ("engine_died", "engine_unavailable", "engine_features_lost")
 MAX_GROWTH_MB = 24.0
 """Of a process after its warm-up, by the slope of its resident memory. Allocators alone moved engines by up to 18 MB;
 in ten minutes a leak of 3 KB per request would be more."""
-WARM_UP_SHARE = 0.25
+WARM_UP_S = 45.0
+"""A process that was watched for less than twice this time is not judged."""
 MAX_MISTAKES_SHARE = 0.005
 """Answers that are wrong and come again when the same question is asked alone: the model's, not the server's."""
 ENVIRONMENT = {
@@ -167,6 +168,9 @@ class Soak:
             failure = None if patience_s is not None else "timeout"
         except (aiohttp.ClientError, Unanswered) as error:
             failure = f"{type(error).__name__}: {error}"
+        except asyncio.CancelledError:
+            self.record.asked.append(Asked(conversation, started_at, time.monotonic()))  # Ctrl-C: everybody leaves
+            raise
         return Asked(conversation, started_at, time.monotonic(), reply, failure)
 
     def _usual_s(self) -> float:
@@ -307,10 +311,12 @@ def _recovered(record: Record) -> Check:
 
 def _flat(record: Record) -> Iterator[Check]:
     growths = {
-        f"{role} {pid}": growth_mb(samples, record.outages) for (role, pid), samples in by_process(record).items()
+        f"{role} {pid}": grown
+        for (role, pid), samples in by_process(record).items()
+        if (grown := growth_mb(samples, record.outages)) is not None
     }
     worst = max(growths.values(), default=0.0)
-    detail = ", ".join(f"{name} {mb:+.1f} MB" for name, mb in growths.items())
+    detail = ", ".join(f"{name} {mb:+.1f} MB" for name, mb in growths.items()) or "too short to tell"
     yield Check(f"memory is flat (at most {MAX_GROWTH_MB:g} MB)", worst <= MAX_GROWTH_MB, detail)
     before, after = record.descriptors_before, record.descriptors_after
     yield Check("descriptors are flat", before == after, f"{before} before, {after} after")
@@ -324,12 +330,12 @@ def by_process(record: Record) -> dict[tuple[str, int], list[Sample]]:
     return dict(found)
 
 
-def growth_mb(samples: Sequence[Sample], outages: Sequence[Outage]) -> float:
-    """Slope of the memory after loading and warm-up, times its duration; 0 with too few samples to tell."""
+def growth_mb(samples: Sequence[Sample], outages: Sequence[Outage]) -> float | None:
+    """Slope of the memory after loading and warm-up, times its duration; None when that is too short to tell."""
     loaded = [one for one in samples if not any(outage.began_at <= one.at <= outage.ended_at for outage in outages)]
-    warm = loaded[int(len(loaded) * WARM_UP_SHARE) :]
-    if len(warm) < 5:
-        return 0.0
+    warm = [one for one in loaded if one.at >= loaded[0].at + WARM_UP_S]
+    if not warm or warm[-1].at < loaded[0].at + 2 * WARM_UP_S:
+        return None
     times, sizes = [one.at for one in warm], [one.rss_mb for one in warm]
     return statistics.linear_regression(times, sizes).slope * (times[-1] - times[0])
 
