@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import os
+import signal
 
 import pytest
 from openai import AsyncOpenAI, AuthenticationError
 
-from opsin.core.errors import ConfigError
+from opsin.core.errors import ConfigError, Overloaded
 from opsin.gateway.auth import check_exposure
 from opsin.gateway.config import GatewayConfig
 from opsin.gateway.routes import LAST_WORDS_S
@@ -174,6 +176,35 @@ async def test_a_client_that_leaves_during_upload_is_not_our_error() -> None:
         async with served.http.get(f"{served.url}/metrics") as response:
             assert "internal_error" not in await response.text()
         assert reader.at_eof() or not await reader.read()
+
+
+async def test_a_client_that_leaves_while_its_body_is_taken_apart_gives_its_place_back() -> None:
+    large = image_body(data_url(encoded(scene(size=(600, 600)), "png")))
+    async with gateway(gateway={"max_requests": 1}, media={"render_timeout_s": 300}) as served:
+        for pid in served.application.renderer.worker_pids:
+            os.kill(pid, signal.SIGSTOP)
+        request = asyncio.create_task(_posted(served, large))
+        async with asyncio.timeout(30):
+            while not _is_full(served):  # noqa: ASYNC110 - nobody is told
+                await asyncio.sleep(0.01)
+            for _ in range(5):  # by then its body has come, and is with the worker
+                await served.http.get(f"{served.url}/health")
+            request.cancel()
+            while _is_full(served):  # noqa: ASYNC110 - as above
+                await asyncio.sleep(0.01)
+
+
+def _is_full(served: Served) -> bool:
+    try:
+        with served.application.gateway.admission.admit():
+            return False
+    except Overloaded:
+        return True
+
+
+async def _posted(served: Served, body: bytes) -> None:
+    async with served.http.post(f"{served.url}/v1/chat/completions", data=io.BytesIO(body)) as response:
+        await response.read()
 
 
 async def test_an_upstreams_own_model_name_is_served() -> None:
