@@ -1,5 +1,8 @@
 """What the pool and its workers say to each other: msgpack messages, each after its length as four bytes.
 
+A task says how long the picture or body is that follows it: that is sent as it is, because copying 32 MiB into a
+message would hold up the event loop for 40 ms.
+
 The header travels with the picture, so a worker never guesses a format. A worker that decodes strangers' data may be
 taken over by it, so the pool reads its answers as strangers' data too: bounded, typed, and checked against the recipe.
 """
@@ -20,7 +23,7 @@ LENGTH = struct.Struct("<I")
 class LiftTask(msgspec.Struct, frozen=True, tag="lift"):
     """A request body whose pictures are to be lifted out; see :func:`opsin.media.lift.lift`."""
 
-    body: bytes
+    num_bytes: int
     marker: str
     max_image_bytes: int
 
@@ -28,9 +31,9 @@ class LiftTask(msgspec.Struct, frozen=True, tag="lift"):
 class RenderTask(msgspec.Struct, frozen=True, tag="render"):
     """One picture to render, or, without a recipe, only to decode completely."""
 
+    num_bytes: int
     header: ImageHeader
     recipe: RenderRecipe | None
-    data: bytes
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):

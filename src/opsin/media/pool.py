@@ -58,6 +58,7 @@ class _Job:
     """One task, how long its answer may be and what it must be; the log and errors name it by the last two."""
 
     task: Task
+    data: bytes
     max_bytes: int
     fits: Callable[[Answer], bool]
     subject: str
@@ -126,20 +127,21 @@ class RenderPool:
             MediaUndecodable: the body killed its worker, or took too much time or memory.
             Overloaded: as render.
         """
-        task = LiftTask(body, marker, self._config.max_image_bytes)
+        task = LiftTask(len(body), marker, self._config.max_image_bytes)
         # What is lifted is smaller than its base64; the rest is for hashes and headers, see MIN_URL_BYTES.
         max_bytes = len(body) * 9 // 8 + ANSWER_OVERHEAD_BYTES
-        answer = await self._run(_Job(task, max_bytes, lambda answer: isinstance(answer, Lifted), "body", None))
+        answer = await self._run(_Job(task, body, max_bytes, lambda answer: isinstance(answer, Lifted), "body", None))
         assert isinstance(answer, Lifted)
         return answer
 
     async def _decode(self, media: MediaBytes, recipe: RenderRecipe | None, num_bytes: int) -> bytes:
         """The pixels, exactly ``num_bytes``."""
-        task = RenderTask(media.header, recipe, media.data)
+        task = RenderTask(len(media.data), media.header, recipe)
         subject = f"{media.header.format} with sha256 {media.sha256}"
         answer = await self._run(
             _Job(
                 task,
+                media.data,
                 num_bytes + ANSWER_OVERHEAD_BYTES,
                 lambda answer: isinstance(answer, Done) and len(answer.pixels) == num_bytes,
                 subject,
@@ -284,7 +286,7 @@ class _Worker:
     async def run(self, job: _Job) -> Answer:
         """Raises OSError when the worker dies or answers anything but a failure or what fits the job."""
         self._busy = True
-        await self._send(encode(job.task))
+        await self._send(encode(job.task), job.data)
         answer = await self._receive(job.max_bytes)
         if not isinstance(answer, Failed) and not job.fits(answer):
             raise _WorkerLost
@@ -331,10 +333,10 @@ class _Worker:
         finally:
             self._channel.close()
 
-    async def _send(self, payload: bytes) -> None:
+    async def _send(self, message: bytes, data: bytes) -> None:
         loop = asyncio.get_running_loop()
-        await loop.sock_sendall(self._channel, LENGTH.pack(len(payload)))
-        await loop.sock_sendall(self._channel, payload)
+        await loop.sock_sendall(self._channel, LENGTH.pack(len(message)) + message)
+        await loop.sock_sendall(self._channel, memoryview(data))
 
     async def _receive(self, max_bytes: int) -> Answer:
         (length,) = LENGTH.unpack(await self._read(LENGTH.size))

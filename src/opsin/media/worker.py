@@ -34,33 +34,37 @@ def main() -> None:
         _warm_up()
         confine(memory_bytes)
         _send(writer, Ready())
-        while (task := _receive(reader)) is not None:
+        while (received := _receive(reader)) is not None:
             allow_cpu_s(cpu_s)
-            _send(writer, _run(task))
+            _send(writer, _run(*received))
 
 
-def _run(task: Task) -> Answer:
+def _run(task: Task, data: bytes) -> Answer:
     try:
         if isinstance(task, LiftTask):
-            return lift(task.body, task.marker, task.max_image_bytes)
+            return lift(data, task.marker, task.max_image_bytes)
         if task.recipe is None:
-            render.verify(task.data, task.header)
+            render.verify(data, task.header)
             return Done(b"")
-        return Done(render.render(task.data, task.header, task.recipe))
+        return Done(render.render(data, task.header, task.recipe))
     except MediaUndecodable as error:
         return Failed(Failure(error.code))
     except MemoryError:
         return Failed(Failure.MEMORY)
 
 
-def _receive(stream: BufferedReader) -> Task | None:
-    """The next task; None at the end of the stream."""
+def _receive(stream: BufferedReader) -> tuple[Task, bytes] | None:
+    """The next task and its data; None at the end of the stream."""
     prefix = stream.read(LENGTH.size)
     if len(prefix) < LENGTH.size:
         return None
     (length,) = LENGTH.unpack(prefix)
-    payload = stream.read(length)
-    return decode_task(payload) if len(payload) == length else None
+    message = stream.read(length)
+    if len(message) < length:
+        return None
+    task = decode_task(message)
+    data = stream.read(task.num_bytes)
+    return (task, data) if len(data) == task.num_bytes else None
 
 
 def _send(stream: BufferedWriter, answer: Answer) -> None:
