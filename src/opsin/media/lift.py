@@ -2,7 +2,7 @@
 
 A ``data:`` URL of at least ``MIN_URL_BYTES`` that is the value of a key ``url`` or ``image_url`` becomes
 ``<marker>:<number>``. Works on bytes, because a JSON parser would copy each picture twice. A quote inside a string is
-always escaped, so what looks like a key is one, and JSON that was valid stays valid.
+always escaped, so what looks like a key without a backslash is one, and JSON that was valid stays valid.
 Pure, so that a sandboxed worker can do it; knows no protocol.
 """
 
@@ -26,7 +26,7 @@ MIN_URL_BYTES = 4096
 _ERRORS: dict[str, type[MediaError]] = {
     error.__name__: error for error in (InvalidDataUrl, MediaTooLarge, MediaUndecodable, UnsupportedMediaType)
 }
-_URL = re.compile(rb'"(?:url|image_url)"\s*:\s*"(?=data:)', re.IGNORECASE)
+_URL = re.compile(rb'"(?<!\\")(?:url|image_url)"\s*:\s*"(?=data:)', re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
