@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -27,6 +28,8 @@ _PNG = "image/png"
 _PNG_MODES = frozenset({"1", "L", "LA", "I;16", "P", "RGB", "RGBA"})
 _WITH_ALPHA = {"La": "LA", "PA": "RGBA", "RGBa": "RGBA"}
 _CHANNELS = (3, 4)
+_DECODING = threading.Lock()
+"""A lazy image decodes itself at first use, and Pillow lets only one thread do so; callers may share one image."""
 
 
 def to_url(picture: object, loader: MediaLoader, param: str) -> str:
@@ -52,6 +55,8 @@ def to_url(picture: object, loader: MediaLoader, param: str) -> str:
 def _png(image: Image.Image, param: str) -> bytes:
     """Upright, because over HTTP the orientation of a photograph counts too."""
     try:
+        with _DECODING:
+            image.load()
         upright = ImageOps.exif_transpose(image)
         if isinstance(upright.info.get("transparency"), str):  # a text of a PNG that happens to be called so
             del upright.info["transparency"]
