@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from opsin.core import errors
-
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SERVED = "http://127.0.0.1:8000"
@@ -58,13 +56,3 @@ def test_sh_blocks_name_real_commands() -> None:
 def _help(command: str) -> str:
     words = [sys.executable, "-m", "opsin", command, "--help"]
     return subprocess.run(words, capture_output=True, text=True, check=True).stdout
-
-
-def test_the_error_table_of_the_api_page_is_complete() -> None:
-    text = (ROOT / "docs" / "api.md").read_text()
-    codes = {
-        cls.default_code
-        for cls in vars(errors).values()
-        if isinstance(cls, type) and issubclass(cls, errors.OpsinError) and cls is not errors.ConfigError
-    }
-    assert {code for code in codes if f"`{code}`" not in text} == {"invalid_media"} & codes

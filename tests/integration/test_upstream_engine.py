@@ -289,7 +289,7 @@ async def test_cancel_by_id_ends_stream_and_connection(script: Script) -> None:
         await engine.cancel("r7")
         await engine.cancel("r7")
         error, _ = await asyncio.wait_for(reading, 2)
-        assert (type(error), error.code) == (EngineError, "cancelled")
+        assert (type(error), error.code) == (EngineError, "request_cancelled")
         await asyncio.wait_for(upstream.received[0].disconnected.wait(), 2)
 
 
@@ -302,7 +302,7 @@ async def test_cancel_before_the_head_arrives() -> None:
         await asyncio.sleep(0.1)
         await engine.cancel("r8")
         error, _ = await asyncio.wait_for(reading, 2)
-        assert error.code == "cancelled"
+        assert error.code == "request_cancelled"
         await engine.close()
 
 
@@ -358,7 +358,7 @@ async def test_closing_the_engine_ends_its_requests() -> None:
         await engine.close()
         await engine.close()
         error, _ = await asyncio.wait_for(reading, 2)
-        assert error.code == "cancelled"
+        assert error.code == "request_cancelled"
         late, _ = await failure(engine, a_request())
         assert type(late) is EngineError
         assert engine.unready_reason() == "the engine is closed"

@@ -19,12 +19,14 @@
 
 An error carries its status, its OpenAI ``type`` and ``code``, the request field it concerns and whether a retry can
 help. Official SDKs retry 408, 409, 429 and 5xx by themselves, so bad media never gets one of those. Messages name the
-limit and the value; they never hold payloads, paths, addresses or text of a library.
+limit and the value; they never hold payloads, paths, addresses or text of a library. Codes are the table at the end.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from enum import StrEnum
+from functools import cache
+from typing import ClassVar, Self
 
 
 class OpsinError(Exception):
@@ -32,20 +34,19 @@ class OpsinError(Exception):
 
     status: ClassVar[int] = 500
     type: ClassVar[str] = "server_error"
-    default_code: ClassVar[str] = "internal_error"
     retryable: ClassVar[bool] = False
 
     def __init__(
         self,
         message: str,
         *,
-        code: str | None = None,
+        code: Code | None = None,
         param: str | None = None,
         retry_after_s: int | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
-        self.code = code or self.default_code
+        self.code = code or default_code(type(self))
         self.param = param
         self.retry_after_s = retry_after_s
 
@@ -53,86 +54,66 @@ class OpsinError(Exception):
 class ConfigError(OpsinError):
     """The settings, the model folder or the machine do not allow a start."""
 
-    default_code = "config_error"
-
 
 class InvalidRequest(OpsinError):
     """The request is wrong as sent; sending it again cannot help."""
 
     status = 400
     type = "invalid_request_error"
-    default_code = "invalid_request"
 
 
 class UnsupportedParameter(InvalidRequest):
     """A field that opsin knows and does not serve, named so that nothing is silently ignored."""
 
-    default_code = "unsupported_parameter"
-
 
 class ContextLengthExceeded(InvalidRequest):
     """Prompt plus requested output do not fit into ``max_model_len``."""
-
-    default_code = "context_length_exceeded"
 
 
 class BodyTooLarge(InvalidRequest):
     """The request body is over its byte limit; seen while reading, before any parsing."""
 
     status = 413
-    default_code = "request_too_large"
 
 
 class BodyTooSlow(InvalidRequest):
     """The request body did not arrive in time. SDKs would retry a 408; ``x-should-retry`` tells them not to."""
 
     status = 408
-    default_code = "request_body_timeout"
 
 
 class MediaError(InvalidRequest):
     """One picture of the request cannot be used."""
 
-    default_code = "invalid_media"
-
 
 class InvalidDataUrl(MediaError):
     """A ``data:`` URL outside the one documented grammar."""
-
-    default_code = "invalid_data_url"
 
 
 class MediaSourceForbidden(MediaError):
     """The operator does not allow this source; the message names the flag that would."""
 
-    default_code = "media_url_blocked"
-
 
 class TooManyImages(MediaError):
     """More pictures than ``limit_mm_per_prompt`` allows."""
-
-    default_code = "too_many_images"
 
 
 class MediaTooLarge(MediaError):
     """Too many bytes, pixels, or too long a side; known from the header, before any pixel is decoded."""
 
     status = 413
-    default_code = "media_too_large"
 
 
 class UnsupportedMediaType(MediaError):
     """The bytes are of a format that is not accepted."""
 
     status = 415
-    default_code = "unsupported_image_format"
 
 
 class MediaUndecodable(MediaError):
     """The bytes claim an accepted format and do not decode as it."""
 
     status = 422
-    default_code = "image_undecodable"
 
 
 class Unauthorized(OpsinError):
@@ -140,7 +121,6 @@ class Unauthorized(OpsinError):
 
     status = 401
     type = "authentication_error"
-    default_code = "invalid_api_key"
 
 
 class NotFound(OpsinError):
@@ -148,7 +128,6 @@ class NotFound(OpsinError):
 
     status = 404
     type = "invalid_request_error"
-    default_code = "not_found"
 
 
 class MethodNotAllowed(OpsinError):
@@ -156,7 +135,6 @@ class MethodNotAllowed(OpsinError):
 
     status = 405
     type = "invalid_request_error"
-    default_code = "method_not_allowed"
 
 
 class Overloaded(OpsinError):
@@ -164,7 +142,6 @@ class Overloaded(OpsinError):
 
     status = 503
     type = "overloaded_error"
-    default_code = "overloaded"
     retryable = True
 
 
@@ -173,7 +150,6 @@ class DeadlineExceeded(OpsinError):
 
     status = 504
     type = "timeout_error"
-    default_code = "deadline_exceeded"
 
 
 class EngineError(OpsinError):
@@ -181,14 +157,11 @@ class EngineError(OpsinError):
 
     status = 503
     type = "engine_error"
-    default_code = "engine_unavailable"
     retryable = True
 
 
 class EngineOutOfMemory(EngineError):
     """Memory was short for this request; others go on, and a later try may find room."""
-
-    default_code = "engine_out_of_memory"
 
 
 class EngineFault(EngineError):
@@ -196,5 +169,84 @@ class EngineFault(EngineError):
 
     status = 500
     type = "server_error"
-    default_code = "engine_internal_error"
     retryable = False
+
+
+class Code(StrEnum):
+    """What went wrong, for programs: the word on the wire, the error that carries it, and what to do about it.
+
+    The one place where a code is made; the first of an error's codes is its default. ``docs/errors.md`` is written from
+    here by ``tools/error_table.py``.
+    """
+
+    error: type[OpsinError]
+    remedy: str
+
+    def __new__(cls, word: str, error: type[OpsinError], remedy: str) -> Self:
+        code = str.__new__(cls, word)
+        code._value_ = word
+        code.error, code.remedy = error, remedy
+        return code
+
+    INTERNAL_ERROR = "internal_error", OpsinError, "a bug of ours: report it; the log has more under the request id"
+    CONFIG_ERROR = "config_error", ConfigError, "change what the message names, then start again"
+
+    INVALID_REQUEST = "invalid_request", InvalidRequest, "correct the field that `param` names"
+    INVALID_JSON = "invalid_json", InvalidRequest, "send JSON in UTF-8"
+    UNSUPPORTED_CONTENT_PART = "unsupported_content_part", InvalidRequest, "send what the message names instead"
+    UNSUPPORTED_CONTENT_ENCODING = "unsupported_content_encoding", InvalidRequest, "send the body uncompressed"
+    UPSTREAM_REFUSED = "upstream_refused", InvalidRequest, "correct what the upstream says in the message"
+    UNSUPPORTED_PARAMETER = "unsupported_parameter", UnsupportedParameter, "do what the message says instead"
+    CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded", ContextLengthExceeded, "send less, or ask for fewer tokens"
+    REQUEST_TOO_LARGE = "request_too_large", BodyTooLarge, "send smaller or fewer pictures"
+    REQUEST_BODY_TIMEOUT = "request_body_timeout", BodyTooSlow, "send the body faster or smaller"
+
+    INVALID_MEDIA = "invalid_media", MediaError, "send another picture"
+    INVALID_MEDIA_URL = "invalid_media_url", MediaError, "send the picture as a `data:` URL"
+    MEDIA_IN_WRONG_ROLE = "media_in_wrong_role", MediaError, "put the picture into a message of the user"
+    MEDIA_FILE_UNREADABLE = "media_file_unreadable", MediaError, "in Python and `opsin ask` only: name a readable file"
+    IMAGE_ASPECT_RATIO = "image_aspect_ratio", MediaError, "crop the picture, or cut it into several"
+    INVALID_DATA_URL = "invalid_data_url", InvalidDataUrl, "correct the URL at the offset that the message names"
+    MEDIA_URL_BLOCKED = "media_url_blocked", MediaSourceForbidden, "send the picture as a `data:` URL"
+    TOO_MANY_IMAGES = "too_many_images", TooManyImages, "send fewer pictures in one request"
+    MEDIA_TOO_LARGE = "media_too_large", MediaTooLarge, "scale the picture down below the limit that the message names"
+    UNSUPPORTED_IMAGE_FORMAT = "unsupported_image_format", UnsupportedMediaType, "convert it to JPEG, PNG, WebP or GIF"
+    IMAGE_UNDECODABLE = "image_undecodable", MediaUndecodable, "the file is damaged: write it anew"
+    IMAGE_TRUNCATED = "image_truncated", MediaUndecodable, "the file is cut: send all of it"
+    IMAGE_DECODE_TIMEOUT = "image_decode_timeout", MediaUndecodable, "scale the picture down, or write it anew"
+    IMAGE_DECODE_MEMORY = "image_decode_memory", MediaUndecodable, "scale the picture down, or write it anew"
+
+    INVALID_API_KEY = "invalid_api_key", Unauthorized, "send `Authorization: Bearer KEY`"
+    NOT_FOUND = "not_found", NotFound, "see `/docs` for the routes"
+    MODEL_NOT_FOUND = "model_not_found", NotFound, "name a model of `/v1/models`, or none"
+    METHOD_NOT_ALLOWED = "method_not_allowed", MethodNotAllowed, "see `/docs` for the routes"
+
+    OVERLOADED = "overloaded", Overloaded, "try again after `Retry-After`"
+    SHUTTING_DOWN = "shutting_down", Overloaded, "try again, at another replica or after the restart"
+    RENDER_WORKER_KILLED = "render_worker_killed", Overloaded, "try again; the operator gives the machine more memory"
+    DEADLINE_EXCEEDED = "deadline_exceeded", DeadlineExceeded, "ask for fewer tokens, or raise `request_timeout_s`"
+
+    ENGINE_UNAVAILABLE = "engine_unavailable", EngineError, "try again when `/ready` says so"
+    ENGINE_DIED = "engine_died", EngineError, "try again; the engine restarts by itself"
+    ENGINE_CLOSED = "engine_closed", EngineError, "try again after the restart"
+    ENGINE_FEATURES_LOST = "engine_features_lost", EngineError, "try again; the pictures are encoded anew"
+    ENGINE_TRUNCATED = "engine_truncated", EngineError, "try again; report it if it stays"
+    ENGINE_DUPLICATE_ID = "engine_duplicate_id", EngineError, "a bug of ours: report it"
+    ENGINE_START_TIMEOUT = "engine_start_timeout", EngineError, "at the start only: raise `local.start_timeout_s`"
+    REQUEST_CANCELLED = "request_cancelled", EngineError, "try again if the answer is still wanted"
+    UPSTREAM_UNAVAILABLE = "upstream_unavailable", EngineError, "try again; the operator looks after the upstream"
+    UPSTREAM_TIMEOUT = "upstream_timeout", EngineError, "try again; the operator may raise `upstream.read_timeout_s`"
+    UPSTREAM_TRUNCATED = "upstream_truncated", EngineError, "try again; the upstream broke its answer off"
+    UPSTREAM_EMPTY = "upstream_empty", EngineError, "try again; the upstream's log says why there was no text"
+    UPSTREAM_PROTOCOL = "upstream_protocol", EngineError, "the operator checks that `upstream.url` speaks OpenAI's API"
+    UPSTREAM_UNAUTHORIZED = "upstream_unauthorized", EngineError, "the operator corrects `upstream.api_key`"
+    UPSTREAM_NOT_FOUND = "upstream_not_found", EngineError, "the operator corrects `upstream.url` and `upstream.model`"
+    UPSTREAM_ERROR = "upstream_error", EngineError, "try again; the upstream's log says what failed"
+    ENGINE_OUT_OF_MEMORY = "engine_out_of_memory", EngineOutOfMemory, "try again, or send less"
+    ENGINE_INTERNAL_ERROR = "engine_internal_error", EngineFault, "a bug of ours: report it; the engine's log has more"
+
+
+@cache
+def default_code(error: type[OpsinError]) -> Code:
+    """The first code of the table that this error carries."""
+    return next(code for code in Code if code.error is error)

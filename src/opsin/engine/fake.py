@@ -17,7 +17,7 @@ from enum import StrEnum
 from pydantic import BaseModel, ConfigDict, Field
 
 from opsin.core.conversation import TextPart
-from opsin.core.errors import ConfigError, ContextLengthExceeded, EngineError, EngineOutOfMemory
+from opsin.core.errors import Code, ConfigError, ContextLengthExceeded, EngineError, EngineOutOfMemory
 from opsin.core.stages import Stage
 from opsin.engine.api import (
     Capabilities,
@@ -231,7 +231,7 @@ class FakeEngine:
         else:
             await asyncio.sleep(0)
         if cancelled.is_set():
-            raise EngineError("the request was cancelled", code="request_cancelled")
+            raise EngineError("the request was cancelled", code=Code.REQUEST_CANCELLED)
 
     def _prompt_tokens(self, request: GenerationRequest) -> int:
         prompt_tokens = _prompt_length(request)
@@ -248,13 +248,13 @@ class FakeEngine:
 
     def _fail_early(self) -> None:
         if self._config.failure is FakeFailure.BEFORE_FIRST_TOKEN:
-            raise EngineError("the engine process died while it ran this request", code="engine_died")
+            raise EngineError("the engine process died while it ran this request", code=Code.ENGINE_DIED)
         if self._config.failure is FakeFailure.OUT_OF_MEMORY:
             raise EngineOutOfMemory("the engine ran out of memory", retry_after_s=1)
 
     def _fail_mid_stream(self, token_id: int) -> None:
         if token_id == 1 and self._config.failure is FakeFailure.MID_STREAM:
-            raise EngineError("the engine process died while it ran this request", code="engine_died")
+            raise EngineError("the engine process died while it ran this request", code=Code.ENGINE_DIED)
 
 
 def _prompt_length(request: GenerationRequest) -> int:

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from opsin.cache.keys import Scopes
 from opsin.core.conversation import MediaRef, Prompt, RawPrompt
-from opsin.core.errors import EngineError, EngineOutOfMemory, InvalidRequest, OpsinError
+from opsin.core.errors import Code, EngineError, EngineOutOfMemory, InvalidRequest, OpsinError
 from opsin.core.stages import Stage, Stopwatch, Timeline
 from opsin.engine.api import (
     Delta,
@@ -173,7 +173,7 @@ class ChatService:
                 self._metrics.itl.observe((now - previous) / event.num_tokens)
             previous = now
             yield event
-        raise EngineError("the engine ended the stream without finishing it", code="engine_truncated")
+        raise EngineError("the engine ended the stream without finishing it", code=Code.ENGINE_TRUNCATED)
 
     def _finish(self, finished: Finished, watch: Stopwatch, prepared: Prepared) -> Done:
         for stage, seconds in finished.stages_s.items():

@@ -10,7 +10,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from opsin.core.errors import DeadlineExceeded, InvalidRequest, OpsinError, Overloaded
+from opsin.core.errors import Code, DeadlineExceeded, InvalidRequest, OpsinError, Overloaded
 from opsin.gateway.closing import Closing
 
 T = TypeVar("T")
@@ -88,5 +88,5 @@ class Deadline:
 
     def _error(self) -> OpsinError:
         if self.closing.begun:
-            return Overloaded("the server is shutting down", code="shutting_down", retry_after_s=5)
+            return Overloaded("the server is shutting down", code=Code.SHUTTING_DOWN, retry_after_s=5)
         return DeadlineExceeded(f"the request took longer than {self.limit_s:g} s")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from opsin.core.errors import NotFound
+from opsin.core.errors import Code, NotFound
 from opsin.protocol.response import ModelList, ModelObject, now
 
 
@@ -38,7 +38,7 @@ class ServedModels:
             return name or self.default
         raise NotFound(
             f"there is no such model here; served: {', '.join(self.names)}",
-            code="model_not_found",
+            code=Code.MODEL_NOT_FOUND,
             param="model",
         )
 

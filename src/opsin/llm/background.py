@@ -10,7 +10,7 @@ from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
-from opsin.core.errors import EngineError
+from opsin.core.errors import Code, EngineError
 
 T = TypeVar("T")
 
@@ -95,7 +95,7 @@ class BackgroundLoop:
         refusal: EngineError | None = None
         with self._lock:
             if os.getpid() != self._owner:
-                refusal = EngineError("this process was forked; make an LLM of its own in it", code="engine_closed")
+                refusal = EngineError("this process was forked; make an LLM of its own in it", code=Code.ENGINE_CLOSED)
             elif self._finishing:
                 refusal = _closed()
             else:
@@ -169,4 +169,4 @@ class _Call(Generic[T]):
 
 
 def _closed() -> EngineError:
-    return EngineError("this LLM is closed", code="engine_closed")
+    return EngineError("this LLM is closed", code=Code.ENGINE_CLOSED)

@@ -14,18 +14,16 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from opsin.core.errors import InvalidDataUrl, MediaError, MediaTooLarge, MediaUndecodable, UnsupportedMediaType
+from opsin.core.errors import MediaError
 from opsin.media import data_url
 from opsin.media.header import read_header
 from opsin.media.messages import Lifted, LiftedPicture, Refusal
 from opsin.media.types import Lift, MediaBytes
+from opsin.media.undecodable import Failure, undecodable
 
 MIN_URL_BYTES = 4096
 """Shorter ones stay: an answer about each costs up to 512 bytes."""
 
-_ERRORS: dict[str, type[MediaError]] = {
-    error.__name__: error for error in (InvalidDataUrl, MediaTooLarge, MediaUndecodable, UnsupportedMediaType)
-}
 _URL = re.compile(rb'"(?<!\\")(?:url|image_url)"\s*:\s*"(?=data:)', re.IGNORECASE)
 
 
@@ -62,7 +60,9 @@ def opened(lifted: Lifted, body: bytes, marker: str, *, keep_base64: bool) -> di
 
 def _opened(picture: LiftedPicture | Refusal, body: bytes | None) -> Lift:
     if isinstance(picture, Refusal):
-        return _ERRORS.get(picture.error, MediaError)(picture.message, code=picture.code)
+        kind = picture.code.error
+        is_of_media = issubclass(kind, MediaError)  # or the worker is not itself any more
+        return kind(picture.message, code=picture.code) if is_of_media else undecodable(Failure.UNDECODABLE)
     kept = memoryview(body)[slice(*picture.base64)] if body is not None and picture.base64 is not None else None
     return MediaBytes(picture.data, picture.sha256, picture.header, "", kept)
 
@@ -105,7 +105,7 @@ def _picture(found: _Found, max_image_bytes: int) -> LiftedPicture | Refusal:
         data = data_url.parse(found.url, "", max_image_bytes)
         header = read_header(data, "")
     except MediaError as error:
-        return Refusal(type(error).__name__, error.message, error.code)
+        return Refusal(error.code, error.message)
     payload = found.start + data_url.payload_start(found.url, "")
     canonical = not found.escaped and found.end - payload == -(-len(data) // 3) * 4
     return LiftedPicture(data, hashlib.sha256(data).hexdigest(), header, (payload, found.end) if canonical else None)

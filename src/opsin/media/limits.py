@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from opsin.core.errors import MediaError, MediaTooLarge, TooManyImages
+from opsin.core.errors import Code, MediaError, MediaTooLarge, TooManyImages
 from opsin.media.config import MediaConfig
 from opsin.media.types import ImageHeader
 
@@ -46,7 +46,7 @@ def check_size(header: ImageHeader, config: MediaConfig, param: str | None) -> N
     if longer > shorter * config.max_aspect:
         raise MediaError(
             f"{declared}; one side may be at most {config.max_aspect} times the other (max_aspect).",
-            code="image_aspect_ratio",
+            code=Code.IMAGE_ASPECT_RATIO,
             param=param,
         )
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from opsin.core.conversation import MediaRef
-from opsin.core.errors import MediaError, MediaSourceForbidden
+from opsin.core.errors import Code, MediaError, MediaSourceForbidden
 from opsin.media import data_url, limits
 from opsin.media.config import MediaConfig
 from opsin.media.header import read_header
@@ -58,7 +58,7 @@ class MediaLoader:
         try:
             data = _read_regular(path, self._config, param)
         except OSError:
-            raise MediaError(f"{path.name} cannot be read.", code="media_file_unreadable", param=param) from None
+            raise MediaError(f"{path.name} cannot be read.", code=Code.MEDIA_FILE_UNREADABLE, param=param) from None
         return inspect(data, self._config, param)
 
 
@@ -83,7 +83,7 @@ def load_ref(ref: MediaRef, config: MediaConfig) -> MediaBytes:
             param=ref.param,
         )
     raise MediaError(
-        "The address of a picture must be a data: URL with base64.", code="invalid_media_url", param=ref.param
+        "The address of a picture must be a data: URL with base64.", code=Code.INVALID_MEDIA_URL, param=ref.param
     )
 
 
@@ -99,7 +99,7 @@ def _read_regular(path: Path, config: MediaConfig, param: str) -> bytes:
     """At most one byte more than allowed, so that a file that grows meanwhile is still refused."""
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
-        raise MediaError(f"{path.name} is not a regular file.", code="media_file_unreadable", param=param)
+        raise MediaError(f"{path.name} is not a regular file.", code=Code.MEDIA_FILE_UNREADABLE, param=param)
     limits.check_bytes(status.st_size, config, param)
     with path.open("rb") as file:
         return file.read(config.max_image_bytes + 1)

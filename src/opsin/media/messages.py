@@ -13,6 +13,7 @@ import struct
 
 import msgspec
 
+from opsin.core.errors import Code
 from opsin.media.types import ImageHeader
 from opsin.media.undecodable import Failure
 from opsin.vision.plan import RenderRecipe
@@ -64,9 +65,8 @@ class LiftedPicture(msgspec.Struct, frozen=True, tag="picture"):
 class Refusal(msgspec.Struct, frozen=True, tag="refusal"):
     """The MediaError of a lifted picture, as data."""
 
-    error: str
+    code: Code
     message: str
-    code: str
 
 
 class Lifted(msgspec.Struct, frozen=True, tag="lifted"):

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from opsin.core.errors import ConfigError, Overloaded
+from opsin.core.errors import Code, ConfigError, Overloaded
 from opsin.media.config import MediaConfig
 from opsin.media.messages import (
     ANSWER_OVERHEAD_BYTES,
@@ -174,7 +174,7 @@ class RenderPool:
             logger.warning("A render worker died on a %s", job.subject)
             if await worker.was_killed():
                 raise Overloaded(
-                    "The process that decoded the picture was killed.", code="render_worker_killed", retry_after_s=1
+                    "The process that decoded the picture was killed.", code=Code.RENDER_WORKER_KILLED, retry_after_s=1
                 ) from None
             raise undecodable(Failure.UNDECODABLE, job.param) from None
 

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from opsin.core.errors import MediaUndecodable
+from opsin.core.errors import Code, MediaUndecodable
 
 
 class Failure(StrEnum):
-    """Error codes of ``MediaUndecodable``."""
+    """The codes of ``MediaUndecodable``."""
 
-    TRUNCATED = "image_truncated"
-    UNDECODABLE = "image_undecodable"
-    TIMEOUT = "image_decode_timeout"
-    MEMORY = "image_decode_memory"
+    TRUNCATED = Code.IMAGE_TRUNCATED
+    UNDECODABLE = Code.IMAGE_UNDECODABLE
+    TIMEOUT = Code.IMAGE_DECODE_TIMEOUT
+    MEMORY = Code.IMAGE_DECODE_MEMORY
 
 
 _MESSAGES = {
@@ -29,4 +29,4 @@ _MESSAGES = {
 
 def undecodable(failure: Failure, param: str | None = None) -> MediaUndecodable:
     """The error for ``failure``. ``param`` is filled in by the caller that knows the request."""
-    return MediaUndecodable(_MESSAGES[failure], code=failure.value, param=param)
+    return MediaUndecodable(_MESSAGES[failure], code=Code(failure), param=param)

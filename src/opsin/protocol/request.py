@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, Validatio
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from opsin.core.conversation import Conversation, Detail, MediaRef, Message, Part, Role, TextPart
-from opsin.core.errors import InvalidRequest, MediaError
+from opsin.core.errors import Code, InvalidRequest, MediaError
 from opsin.protocol.fields import PART_TYPES, FieldRule, Place, find_refused, refuse_unserved
 
 MAX_MESSAGES = 1024
@@ -198,7 +198,7 @@ def _invalid(error: ValidationError) -> InvalidRequest:
     param = _field_path(first["loc"])
     match first["type"]:
         case "json_invalid":
-            return InvalidRequest("the body is not valid JSON", code="invalid_json")
+            return InvalidRequest("the body is not valid JSON", code=Code.INVALID_JSON)
         case "refused_field":
             return _refused_field(first, param)
         case "union_tag_invalid" | "union_tag_not_found":
@@ -217,7 +217,7 @@ def _unsupported_part(error: ErrorDetails, param: str) -> InvalidRequest:
     """Quotes the type only when it is one that other servers know."""
     rule = PART_TYPES.get(str(error.get("ctx", {}).get("tag", ""))[1:-1])
     message = f"a part of type '{rule.name}' is not supported: {rule.note}" if rule else _PART_NEEDS_TYPE
-    return InvalidRequest(f"'{param}': {message}", code="unsupported_content_part", param=param)
+    return InvalidRequest(f"'{param}': {message}", code=Code.UNSUPPORTED_CONTENT_PART, param=param)
 
 
 _PART_NEEDS_TYPE = "a content part must have type 'text' or 'image_url'"
@@ -243,7 +243,7 @@ def to_conversation(request: ChatCompletionRequest) -> Conversation:
         if message.role != "user" and any(isinstance(part, MediaRef) for part in parts):
             raise MediaError(
                 f"a picture may only stand in a user message, not in one of role '{message.role}'",
-                code="media_in_wrong_role",
+                code=Code.MEDIA_IN_WRONG_ROLE,
                 param=f"messages.{index}.content",
             )
         messages.append(Message(_ROLES[message.role], parts))

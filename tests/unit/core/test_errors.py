@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import msgspec
+
 from opsin.core import errors
-from opsin.core.errors import MediaError, OpsinError
+from opsin.core.errors import Code, MediaError, MediaUndecodable, OpsinError
 
 OFFICIAL_SDKS_RETRY = {408, 409, 429}
 
@@ -23,6 +25,14 @@ def test_bad_media_is_never_retried_by_a_client() -> None:
         assert not error.retryable
 
 
-def test_every_error_has_a_code_of_its_own_or_its_parents() -> None:
+def test_the_first_code_of_an_error_is_its_default() -> None:
+    assert MediaUndecodable("m").code is Code.IMAGE_UNDECODABLE
+    assert MediaUndecodable("m", code=Code.IMAGE_TRUNCATED).code is Code.IMAGE_TRUNCATED
     for error in _tree(OpsinError):
-        assert error("m").code == error.default_code
+        assert error("m").code.error is error
+
+
+def test_a_code_is_its_word() -> None:
+    assert f"{Code.IMAGE_TRUNCATED}" == "image_truncated" == Code.IMAGE_TRUNCATED
+    assert msgspec.json.decode(msgspec.json.encode(Code.IMAGE_TRUNCATED), type=Code) is Code.IMAGE_TRUNCATED
+    assert all(code.name == code.upper() and code.remedy for code in Code)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from opsin.core.errors import Code
 from opsin.core.stages import Stage
 from opsin.engine.api import SamplingParams
 from opsin.engine.local.config import LocalEngineConfig
@@ -142,7 +143,7 @@ def test_a_prompt_that_fills_the_context_is_refused():
     bench = Bench()
     bench.core.submit(submit(text=20))
     error = bench.only_failure().error
-    assert (error.kind, error.code) == ("context_length", "context_length_exceeded")
+    assert error.code is Code.CONTEXT_LENGTH_EXCEEDED
     assert "20" in error.message
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from opsin.core.errors import ConfigError, ContextLengthExceeded, EngineError, MediaTooLarge, OpsinError
+from opsin.core.errors import Code
 from opsin.core.stages import Stage
 from opsin.engine.api import SamplingParams
 from opsin.engine.local import messages as m
@@ -26,13 +26,13 @@ TO_WORKER: list[m.ToWorker] = [
 FROM_WORKER: list[m.FromWorker] = [
     m.Progress("loading"),
     m.Ready(1.5, "cpu", "float32", 1),
-    m.LoadFailed(m.WireError(m.ErrorKind.CONFIG, "no", "config_error")),
+    m.LoadFailed(m.WireError(Code.CONFIG_ERROR, "no")),
     m.Reserved(1, ("a",)),
     m.Purged(2, 0, m.CoreStats()),
     m.StepOutput(
         (m.Token("r", 7),),
         (m.Ended("r", "cancelled", 3, 1, 0, {Stage.QUEUE: 0.1}, (0.5,)),),
-        (m.Failed("s", m.WireError(m.ErrorKind.ENGINE, "no", "engine_died")),),
+        (m.Failed("s", m.WireError(Code.ENGINE_DIED, "no", retry_after_s=1)),),
         m.CoreStats(kv_tokens=3, device_memory_bytes=5),
     ),
 ]
@@ -50,12 +50,8 @@ def test_round_trip_from_the_worker(message: m.FromWorker):
     assert m.decode_from_worker(m.to_frame(message)[m.HEADER_BYTES :]) == message
 
 
-@pytest.mark.parametrize("error_class", [ConfigError, ContextLengthExceeded, EngineError])
-def test_errors_keep_class_message_and_code(error_class: type[OpsinError]):
-    error = m.error_from_wire(m.error_to_wire(error_class("text", code="some_code")))
-    assert type(error) is error_class
-    assert (error.message, error.code) == ("text", "some_code")
-
-
-def test_other_errors_become_engine_errors():
-    assert type(m.error_from_wire(m.error_to_wire(MediaTooLarge("text")))) is EngineError
+@pytest.mark.parametrize("code", Code)
+def test_errors_keep_class_message_and_code(code: Code):
+    error = m.error_from_wire(m.error_to_wire(code.error("text", code=code, retry_after_s=3)))
+    assert type(error) is code.error
+    assert (error.message, error.code, error.retry_after_s) == ("text", code, 3)

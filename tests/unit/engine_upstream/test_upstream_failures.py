@@ -33,11 +33,16 @@ def wrapped(**error: Any) -> bytes:
 @pytest.mark.parametrize(
     ("status", "body", "kind", "code"),
     [
-        (400, wrapped(message="bad", type="invalid_request_error", code="bad_thing"), InvalidRequest, "bad_thing"),
-        (400, wrapped(message="bad", code=400), InvalidRequest, "invalid_request"),
-        (400, wrapped(message="bad", code="Not A Code!"), InvalidRequest, "invalid_request"),
-        (422, b'{"detail":[{"loc":["body"]}]}', InvalidRequest, "invalid_request"),
-        (413, b"<html>too large</html>", InvalidRequest, "invalid_request"),
+        (
+            400,
+            wrapped(message="bad", type="invalid_request_error", code="bad_thing"),
+            InvalidRequest,
+            "upstream_refused",
+        ),
+        (400, wrapped(message="bad", code=400), InvalidRequest, "upstream_refused"),
+        (400, wrapped(message="bad", code="Not A Code!"), InvalidRequest, "upstream_refused"),
+        (422, b'{"detail":[{"loc":["body"]}]}', InvalidRequest, "upstream_refused"),
+        (413, b"<html>too large</html>", InvalidRequest, "upstream_refused"),
         (400, wrapped(message="x", code="context_length_exceeded"), ContextLengthExceeded, "context_length_exceeded"),
         (400, wrapped(message="x", type="exceed_context_size_error"), ContextLengthExceeded, "context_length_exceeded"),
         (
@@ -92,8 +97,8 @@ def test_retry_after(header: str | None, seconds: int | None) -> None:
         (WireError(message="out of memory", code=500), EngineOutOfMemory, "engine_out_of_memory"),
         (WireError(message="oom", type="server_error"), EngineError, "upstream_error"),
         ("something broke", EngineError, "upstream_error"),
-        (WireError(message="bad", type="BadRequestError", code=400), InvalidRequest, "invalid_request"),
-        (WireError(message="bad", type="invalid_request_error", code="bad_stop"), InvalidRequest, "bad_stop"),
+        (WireError(message="bad", type="BadRequestError", code=400), InvalidRequest, "upstream_refused"),
+        (WireError(message="bad", type="invalid_request_error", code="bad_stop"), InvalidRequest, "upstream_refused"),
         (WireError(message="x", code="context_length_exceeded"), ContextLengthExceeded, "context_length_exceeded"),
         (WireError(message="full", code="429"), Overloaded, "overloaded"),
         (WireError(), EngineError, "upstream_error"),

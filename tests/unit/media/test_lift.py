@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from opsin.core.errors import MediaError, MediaTooLarge, UnsupportedMediaType
+from opsin.core.errors import Code, MediaError, MediaTooLarge, UnsupportedMediaType
 from opsin.media.lift import lift, opened
+from opsin.media.messages import Lifted, Refusal
 from opsin.media.types import MediaBytes
 from tests.corpus.pictures import data_url, encoded, scene
 
@@ -77,6 +78,15 @@ def test_a_wrong_picture_is_lifted_as_its_error() -> None:
     assert "offset 13" in bad.message
     assert isinstance(large, MediaTooLarge)
     assert isinstance(foreign, UnsupportedMediaType)
+
+
+def test_a_worker_can_refuse_a_picture_and_nothing_else() -> None:
+    refusals = Lifted(b"", (Refusal(Code.IMAGE_TRUNCATED, "Cut."), Refusal(Code.INTERNAL_ERROR, "0xdeadbeef")))
+    cut, foreign = opened(refusals, b"", MARKER, keep_base64=False).values()
+    assert isinstance(cut, MediaError)
+    assert isinstance(foreign, MediaError)
+    assert (cut.code, cut.message) == (Code.IMAGE_TRUNCATED, "Cut.")
+    assert (foreign.code, "0x" in foreign.message) == (Code.IMAGE_UNDECODABLE, False)
 
 
 def test_valid_json_stays_valid_and_equal_but_for_the_pictures() -> None:

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
 
-from opsin.core.errors import ContextLengthExceeded, EngineError, EngineFault, EngineOutOfMemory, OpsinError
+from opsin.core.errors import Code, ContextLengthExceeded, EngineError, EngineFault, EngineOutOfMemory, OpsinError
 from opsin.core.stages import Stage
 from opsin.engine.local.config import LocalEngineConfig
 from opsin.engine.local.feature_cache import FeatureCache
@@ -105,7 +105,7 @@ class EngineCore:
         if picture.tiles is None:
             raise EngineError(
                 "the reserved picture features are gone, because the engine restarted; send the request again",
-                code="engine_features_lost",
+                code=Code.ENGINE_FEATURES_LOST,
             )
         sequence.clock.charge(Stage.QUEUE)
         (encoded,) = self._runner.encode((picture,))

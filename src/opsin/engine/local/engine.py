@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 
 import psutil
 
-from opsin.core.errors import ConfigError, EngineError, OpsinError
+from opsin.core.errors import Code, ConfigError, EngineError, OpsinError
 from opsin.core.stages import Stage
 from opsin.engine.api import (
     Capabilities,
@@ -87,7 +87,7 @@ class LocalEngine:
         """See Engine."""
         self._closed = True
         self._unready_reason = "the engine is closed"
-        self._fail_all(EngineError("the server is shutting down", code="engine_closed"))
+        self._fail_all(EngineError("the server is shutting down", code=Code.ENGINE_CLOSED))
         supervisor, self._supervisor = self._supervisor, None
         if supervisor is not None:
             supervisor.cancel()
@@ -154,7 +154,7 @@ class LocalEngine:
         events = self._streams.get(request_id)
         self._forget(request_id)
         if events is not None:
-            events.put_nowait(EngineError("the request was cancelled", code="request_cancelled"))
+            events.put_nowait(EngineError("the request was cancelled", code=Code.REQUEST_CANCELLED))
 
     async def purge(self, scope: str, key: str | None) -> PurgeReport:
         """See Engine. Waits for the current step; features in use are gone when their requests end."""
@@ -189,7 +189,7 @@ class LocalEngine:
         try:
             self._ready = await worker.load(self._config, self._note_progress)
             if self._closed:
-                raise EngineError("the server is shutting down", code="engine_closed")
+                raise EngineError("the server is shutting down", code=Code.ENGINE_CLOSED)
         except BaseException as error:
             await worker.kill()
             self._unready_reason = "the model could not be loaded"
@@ -226,7 +226,7 @@ class LocalEngine:
         self._worker = None
         self._core_stats = CoreStats()
         self._unready_reason = "the engine process died and is being restarted"
-        self._fail_all(EngineError("the engine process died while it ran this request", code="engine_died"))
+        self._fail_all(EngineError("the engine process died while it ran this request", code=Code.ENGINE_DIED))
 
     async def _restart(self) -> WorkerProcess | None:
         """Back-off and launch, again and again; None when it shall stay down."""
@@ -273,7 +273,7 @@ class LocalEngine:
     def _open(self, request: GenerationRequest) -> asyncio.Queue[_Event]:
         worker = self._running_worker()
         if request.id in self._streams:
-            raise EngineError("a request with this id is running", code="engine_duplicate_id")
+            raise EngineError("a request with this id is running", code=Code.ENGINE_DUPLICATE_ID)
         message = _to_submit(request)
         events: asyncio.Queue[_Event] = asyncio.Queue()
         worker.send(message)

@@ -6,19 +6,11 @@ Failed; every Reserve and Purge by its reply with the same serial. Knows no tran
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Literal
 
 import msgspec
 
-from opsin.core.errors import (
-    ConfigError,
-    ContextLengthExceeded,
-    EngineError,
-    EngineFault,
-    EngineOutOfMemory,
-    OpsinError,
-)
+from opsin.core.errors import Code, OpsinError
 from opsin.core.stages import Stage
 from opsin.engine.api import FinishReason, SamplingParams
 
@@ -94,22 +86,11 @@ class Shutdown(msgspec.Struct, tag=True, frozen=True):
 ToWorker = Load | Reserve | Release | Submit | Cancel | Purge | Shutdown
 
 
-class ErrorKind(StrEnum):
-    """Which class of core.errors crosses the border."""
-
-    CONFIG = "config"
-    CONTEXT_LENGTH = "context_length"
-    ENGINE = "engine"
-    OUT_OF_MEMORY = "out_of_memory"
-    FAULT = "fault"
-
-
 class WireError(msgspec.Struct, frozen=True):
-    """An OpsinError, as data."""
+    """An OpsinError, as data; the code stands for the class."""
 
-    kind: ErrorKind
+    code: Code
     message: str
-    code: str
     retry_after_s: int | None = None
 
 
@@ -198,28 +179,19 @@ class StepOutput(msgspec.Struct, tag=True, frozen=True):
 
 FromWorker = Progress | Ready | LoadFailed | Reserved | Purged | StepOutput
 
-_ERRORS: dict[ErrorKind, type[OpsinError]] = {
-    ErrorKind.CONFIG: ConfigError,
-    ErrorKind.CONTEXT_LENGTH: ContextLengthExceeded,
-    ErrorKind.ENGINE: EngineError,
-    ErrorKind.OUT_OF_MEMORY: EngineOutOfMemory,
-    ErrorKind.FAULT: EngineFault,
-}
-_KINDS = {error: kind for kind, error in _ERRORS.items()}
 _encoder = msgspec.msgpack.Encoder()
 _to_worker = msgspec.msgpack.Decoder(ToWorker)
 _from_worker = msgspec.msgpack.Decoder(FromWorker)
 
 
 def error_to_wire(error: OpsinError) -> WireError:
-    """Error classes without a kind of their own cross as EngineError, with their message and code."""
-    kind = _KINDS.get(type(error), ErrorKind.ENGINE)
-    return WireError(kind, error.message, error.code, error.retry_after_s)
+    """What crosses of an error."""
+    return WireError(error.code, error.message, error.retry_after_s)
 
 
 def error_from_wire(error: WireError) -> OpsinError:
     """The error to raise on this side."""
-    return _ERRORS[error.kind](error.message, code=error.code, retry_after_s=error.retry_after_s)
+    return error.code.error(error.message, code=error.code, retry_after_s=error.retry_after_s)
 
 
 def to_frame(message: ToWorker | FromWorker) -> bytes:

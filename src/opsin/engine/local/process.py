@@ -9,7 +9,7 @@ import socket
 import sys
 from collections.abc import Callable
 
-from opsin.core.errors import EngineError
+from opsin.core.errors import Code, EngineError
 from opsin.engine.local.config import LocalEngineConfig
 from opsin.engine.local.messages import (
     HEADER_BYTES,
@@ -79,7 +79,7 @@ class WorkerProcess:
         except TimeoutError:
             raise EngineError(
                 f"the engine did not load within start_timeout_s = {config.start_timeout_s:g} s",
-                code="engine_start_timeout",
+                code=Code.ENGINE_START_TIMEOUT,
             ) from None
 
     def send(self, message: ToWorker) -> None:
@@ -130,6 +130,6 @@ class WorkerProcess:
                 case LoadFailed(error):
                     raise error_from_wire(error)
                 case None:
-                    raise EngineError("the engine process died while loading", code="engine_died")
+                    raise EngineError("the engine process died while loading", code=Code.ENGINE_DIED)
                 case other:
                     raise AssertionError(f"{type(other).__name__} before Ready")

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Sequence
 
 import aiohttp
 
-from opsin.core.errors import EngineError, OpsinError
+from opsin.core.errors import Code, EngineError, OpsinError
 from opsin.core.sse import MAX_EVENT_BYTES, EventTooLarge, SseParser
 from opsin.engine.api import (
     Capabilities,
@@ -124,7 +124,7 @@ class UpstreamEngine:
         try:
             await call.post(f"{self._config.url}/chat/completions", body)
         except EngineError as error:
-            if not call.answered and error.code == "upstream_unavailable":
+            if not call.answered and error.code is Code.UPSTREAM_UNAVAILABLE:
                 self._unready = error.message
             raise
 

@@ -24,6 +24,7 @@ import aiohttp
 import msgspec
 
 from opsin.core.errors import (
+    Code,
     ContextLengthExceeded,
     EngineError,
     EngineOutOfMemory,
@@ -37,7 +38,6 @@ MAX_QUOTE_CHARS = 500
 MAX_RETRY_AFTER_S = 3600
 
 _PAYLOAD = re.compile(r"data:[^\s'\"]+|[A-Za-z0-9+/=_-]{64,}")
-_CODE = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _CONTEXT = re.compile(r"context.?(length|size|window)", re.IGNORECASE)
 _OUT_OF_MEMORY = re.compile(r"out.of.memory|OutOfMemory", re.IGNORECASE)
 _CONTEXT_TYPES = ("context_length_exceeded", "exceed_context_size_error")  # OpenAI; llama-server
@@ -48,7 +48,7 @@ def transport_error(error: aiohttp.ClientError | OSError, *, answered: bool) -> 
     """A failure of the connection; ``answered``: the response head had arrived. TimeoutError is an OSError."""
     match error:
         case TimeoutError():
-            return EngineError("the upstream did not answer in time", code="upstream_timeout")
+            return EngineError("the upstream did not answer in time", code=Code.UPSTREAM_TIMEOUT)
         case _ if answered:
             return truncated()
         case aiohttp.ClientConnectorDNSError():
@@ -61,27 +61,27 @@ def transport_error(error: aiohttp.ClientError | OSError, *, answered: bool) -> 
             why = "it closed the connection"
         case _:
             why = "the connection failed"
-    return EngineError(f"the upstream cannot be reached: {why}", code="upstream_unavailable")
+    return EngineError(f"the upstream cannot be reached: {why}", code=Code.UPSTREAM_UNAVAILABLE)
 
 
 def truncated() -> EngineError:
     """The stream ended, cleanly or not, before the upstream said that it had finished."""
-    return EngineError("the upstream ended its stream before the answer was finished", code="upstream_truncated")
+    return EngineError("the upstream ended its stream before the answer was finished", code=Code.UPSTREAM_TRUNCATED)
 
 
 def empty() -> EngineError:
     """HTTP 200 and then nothing: no text, no finish."""
-    return EngineError("the upstream answered without any text", code="upstream_empty")
+    return EngineError("the upstream answered without any text", code=Code.UPSTREAM_EMPTY)
 
 
 def protocol_error(what: str) -> EngineError:
     """``what`` completes "the upstream sent …"."""
-    return EngineError(f"the upstream sent {what}", code="upstream_protocol")
+    return EngineError(f"the upstream sent {what}", code=Code.UPSTREAM_PROTOCOL)
 
 
 def cancelled() -> EngineError:
     """``cancel`` stopped the request; whoever still reads its stream is told."""
-    return EngineError("the request was cancelled", code="cancelled")
+    return EngineError("the request was cancelled", code=Code.REQUEST_CANCELLED)
 
 
 def http_error(status: int, retry_after: str | None, body: bytes) -> OpsinError:
@@ -95,17 +95,17 @@ def inband_error(error: WireError | str) -> OpsinError:
     status = _status_of(wire)
     if status is not None:
         return _by_status(status, wire, None)
-    return _failure("the upstream failed while answering", wire, "upstream_error")
+    return _failure("the upstream failed while answering", wire, Code.UPSTREAM_ERROR)
 
 
 def _by_status(status: int, wire: WireError, retry_after_s: int | None) -> OpsinError:
     match status:
         case 401 | 403:
-            return EngineError("the upstream refuses opsin's key for it", code="upstream_unauthorized")
+            return EngineError("the upstream refuses opsin's key for it", code=Code.UPSTREAM_UNAUTHORIZED)
         case 404 | 405:
-            return EngineError(f"the upstream has no such route or model: {status}", code="upstream_not_found")
+            return EngineError(f"the upstream has no such route or model: {status}", code=Code.UPSTREAM_NOT_FOUND)
         case 408:
-            return EngineError("the upstream timed out: 408", code="upstream_timeout")
+            return EngineError("the upstream timed out: 408", code=Code.UPSTREAM_TIMEOUT)
         case 429:
             return Overloaded("the upstream is full: 429", retry_after_s=retry_after_s)
         case _ if 400 <= status < 500:
@@ -113,7 +113,7 @@ def _by_status(status: int, wire: WireError, retry_after_s: int | None) -> Opsin
         case _ if status < 400:
             return protocol_error(f"status {status} where 200 was expected")
         case _:
-            return _failure(f"the upstream failed: {status}", wire, "upstream_unavailable", retry_after_s)
+            return _failure(f"the upstream failed: {status}", wire, Code.UPSTREAM_UNAVAILABLE, retry_after_s)
 
 
 def _refusal(status: int, wire: WireError) -> InvalidRequest:
@@ -121,11 +121,10 @@ def _refusal(status: int, wire: WireError) -> InvalidRequest:
     message = quote or f"the upstream refused the request: {status}"
     if wire.code in _CONTEXT_TYPES or wire.type in _CONTEXT_TYPES or _CONTEXT.search(quote):
         return ContextLengthExceeded(message)
-    code = wire.code if isinstance(wire.code, str) and _CODE.fullmatch(wire.code) else None
-    return InvalidRequest(message, code=code)
+    return InvalidRequest(message, code=Code.UPSTREAM_REFUSED)
 
 
-def _failure(message: str, wire: WireError, code: str, retry_after_s: int | None = None) -> EngineError:
+def _failure(message: str, wire: WireError, code: Code, retry_after_s: int | None = None) -> EngineError:
     """Tells the one failure that an operator must know from all others."""
     if _OUT_OF_MEMORY.search(wire.message or ""):
         return EngineOutOfMemory(f"{message}, out of memory", retry_after_s=retry_after_s)

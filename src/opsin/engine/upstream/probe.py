@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import aiohttp
 import msgspec
 
-from opsin.core.errors import ConfigError, EngineError, OpsinError
+from opsin.core.errors import Code, ConfigError, EngineError, OpsinError
 from opsin.engine.upstream.call import read_failure
 from opsin.engine.upstream.config import UpstreamConfig
 from opsin.engine.upstream.failures import protocol_error, transport_error
@@ -18,7 +18,7 @@ from opsin.engine.upstream.wire import ModelEntry, ModelList
 
 _RETRY_S = 0.25
 _MAX_NAMED = 5
-_WORTH_WAITING = ("upstream_unavailable", "upstream_timeout", "overloaded")
+_WORTH_WAITING = (Code.UPSTREAM_UNAVAILABLE, Code.UPSTREAM_TIMEOUT, Code.OVERLOADED)
 """What an engine that still loads answers: vLLM refuses the connection, llama-server says 503."""
 
 
@@ -58,10 +58,10 @@ async def wait_for_models(config: UpstreamConfig) -> list[ModelEntry]:
             return await fetch_models(config)
         except OpsinError as error:
             if error.code not in _WORTH_WAITING:
-                raise ConfigError(f"GET /v1/models: {error.message}", code=error.code) from None
+                raise ConfigError(f"GET /v1/models: {error.message}") from None
             if time.monotonic() >= deadline:
                 message = f"the upstream was not ready within {config.ready_timeout_s:g} s: {error.message}"
-                raise EngineError(message, code=error.code) from None
+                raise EngineError(message, code=Code.UPSTREAM_UNAVAILABLE) from None
         await asyncio.sleep(_RETRY_S)
 
 

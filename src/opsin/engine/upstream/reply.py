@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from opsin.core.errors import EngineError
+from opsin.core.errors import Code, EngineError
 from opsin.engine.api import Delta, Finished, FinishReason, Usage
 from opsin.engine.upstream.failures import empty, inband_error, protocol_error, truncated
 from opsin.engine.upstream.wire import Chunk, WireUsage
@@ -73,7 +73,7 @@ def _decode(data: bytes) -> Chunk:
 
 def _reason(wire: str) -> FinishReason:
     if wire in _ABORTED:
-        raise EngineError("the upstream gave the request up", code="upstream_error")
+        raise EngineError("the upstream gave the request up", code=Code.UPSTREAM_ERROR)
     return _REASONS.get(wire, "stop")  # "stop", and other words for it: eos_token, stop_sequence
 
 
