@@ -22,7 +22,8 @@ serve: $(STAMP)  ## serve the demo model on port 8000
 	$(BIN)/opsin serve
 
 test: $(STAMP)  ## all tests but those with foreign engines
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist loadfile -m 'not timing'
+	$(BIN)/pytest -m timing
 
 check: $(STAMP)  ## lint, types, import directions
 	$(BIN)/ruff check .

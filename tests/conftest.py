@@ -10,11 +10,14 @@ from openai import OpenAI
 
 from opsin.testing.server_process import ServerProcess
 
+ONE_THREAD = {"OPSIN_LOCAL__NUM_THREADS": "1"}
+"""The demo model is no faster with more, and far slower where other programs want the same cores."""
+
 
 @contextmanager
 def serve(*arguments: str, start_timeout_s: float = 300) -> Generator[str]:
     """``opsin serve`` on a free port; yields its base URL, and expects a clean end."""
-    with ServerProcess(*arguments) as server:
+    with ServerProcess(*arguments, environment=ONE_THREAD) as server:
         yield server.until_ready(start_timeout_s)
     assert server.wait() == 0, server.log
 

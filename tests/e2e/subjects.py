@@ -18,6 +18,7 @@ from opsin.demo.tasks import Conversation, held_out
 from opsin.demo.wire import to_openai
 from opsin.testing.chat_client import Reply, post
 from opsin.testing.server_process import ServerProcess
+from tests.conftest import ONE_THREAD
 from tests.e2e.asking import fresh_rng
 
 PATIENCE_S = 120.0
@@ -25,8 +26,6 @@ PATIENCE_S = 120.0
 
 _TORCHS_OWN = "torchinductor_*"
 """An empty cache folder that PyTorch makes once per user."""
-ONE_THREAD = {"OPSIN_LOCAL__NUM_THREADS": "1"}
-"""The demo model is no faster with more, and far slower where other programs want the same cores."""
 _ACCESS = re.compile(r"request_id=(chatcmpl-\S+) status=(\d+)(?: code=(\S+))?")
 
 

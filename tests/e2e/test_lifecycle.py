@@ -15,9 +15,9 @@ import pytest
 
 from opsin.testing.chat_client import Reply
 from opsin.testing.server_process import ServerProcess
+from tests.conftest import ONE_THREAD
 from tests.e2e.scraping import scrape
 from tests.e2e.subjects import (
-    ONE_THREAD,
     Subject,
     Upload,
     body_of,

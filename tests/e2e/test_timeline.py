@@ -11,6 +11,8 @@ from opsin.demo.scenes import random_objects
 from tests.conftest import client_of, serve
 from tests.e2e.asking import about, complete, fresh_rng
 
+pytestmark = pytest.mark.timing
+
 INJECTED_MS = 500.0
 TOLERANCE_MS = 60.0
 REQUESTS = 5

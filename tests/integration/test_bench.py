@@ -37,6 +37,8 @@ from opsin.bench.summary import Verdict, summarise
 from opsin.testing.script import MODES, EventKind
 from opsin.testing.scripted_upstream import Truth
 
+pytestmark = pytest.mark.timing
+
 TOLERANCE_MS = 3.0
 MAX_LAG_MS = 1.5
 """Of the client's event loop (p99). Where it is later, a difference of 3 ms tells of the machine."""
