@@ -74,6 +74,7 @@ def test_a_second_turn_knows_the_picture_of_the_first(client: OpenAI) -> None:
     assert right >= 8
 
 
+@pytest.mark.timing
 def test_a_stream_comes_token_by_token(client: OpenAI) -> None:
     messages = about(list(several(fresh_rng(), 3, split=False).scenes), "Describe the images in order.")
     arrivals: list[float] = []
