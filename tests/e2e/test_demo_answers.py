@@ -8,6 +8,7 @@ import statistics
 import time
 from typing import Any
 
+import pytest
 from openai import OpenAI
 
 from opsin.demo.scenes import Scene, random_receipt
