@@ -95,8 +95,8 @@ def test_a_stream_comes_token_by_token(client: OpenAI) -> None:
     assert finished is not None
     decode_s = finished.opsin["timeline"]["decode_ms"] / 1e3
     gaps = [later - earlier for earlier, later in itertools.pairwise(arrivals)]
-    # The chunks are spread over the decode stage and not sent in one piece at its end.
-    assert sum(gaps) > 0.5 * decode_s
+    # Sent in one piece at the end of the decode stage they would be 2 % apart; a client that reads late sees 30 %.
+    assert sum(gaps) > 0.1 * decode_s
     assert statistics.median(gaps) < 4 * decode_s / len(gaps)
 
 
