@@ -118,7 +118,8 @@ def _peer(args: argparse.Namespace) -> Generator[Arm]:
         return
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    words = shlex.split(args.peer_command.format(model=args.checkpoint, port=port))
+    places = {"{model}": str(args.checkpoint), "{port}": str(port)}  # not format(): the flags hold JSON
+    words = [places.get(word, word) for word in shlex.split(args.peer_command)]
     log = (args.out / "peer.log").open("wb")
     with log, subprocess.Popen(words, stdout=log, stderr=log) as process:  # noqa: S603 - the user's own command
         try:
