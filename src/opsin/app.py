@@ -22,6 +22,7 @@ from opsin.gateway.intake import Intake
 from opsin.gateway.prepare import MessagePreparer, Preparer, Renderer, TokenPreparer
 from opsin.gateway.routes import Gateway
 from opsin.gateway.served import ServedModels
+from opsin.media.confine import Level
 from opsin.media.loader import MediaLoader
 from opsin.media.pool import RenderPool
 from opsin.models.card import GenerationDefaults, ModelCard, load_card
@@ -60,6 +61,7 @@ class Application:
             EngineError: the engine did not become ready.
         """
         await self.renderer.start()
+        _log_isolation(self.renderer.level)
         await self.gateway.engine.start()
         capabilities = self.gateway.engine.capabilities()
         if capabilities.model_name is not None:
@@ -71,6 +73,11 @@ class Application:
         """Ends everything that start() began; safe after a failed start."""
         await self.gateway.engine.close()
         await self.renderer.close()
+
+
+def _log_isolation(level: Level) -> None:
+    """How far the processes are confined that decode strangers' pictures; less than by seccomp is worth a warning."""
+    logger.log(logging.INFO if level >= Level.SECCOMP else logging.WARNING, "%s", fields(sandbox=level.label))
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from opsin.engine.local.probe import probe
 from opsin.engine.upstream.config import UpstreamConfig
 from opsin.engine.upstream.probe import choose_model, fetch_models
 from opsin.media.config import MediaConfig
+from opsin.media.confine import Level
 from opsin.media.sandbox import observe
 from opsin.models.card import ModelCard, load_card
 from opsin.models.hub import fetch_weights, resolve
@@ -137,8 +138,8 @@ async def _of_sandbox(config: MediaConfig) -> Finding:
     }
     there = ", ".join(name for name, is_there in means.items() if is_there)
     absent = ", ".join(name for name, is_there in means.items() if not is_there)
-    text = f"level {sandbox.level}: {there}" + (f"; not: {absent}" if absent else "")
-    return Finding("sandbox", Status.OK if limit is not None else Status.WARNING, text)
+    text = f"level {sandbox.level.label}: {there}" + (f"; not: {absent}" if absent else "")
+    return Finding("sandbox", Status.OK if sandbox.level >= Level.SECCOMP else Status.WARNING, text)
 
 
 def _gib(num_bytes: int) -> str:

@@ -69,6 +69,8 @@ SERVER = Group(
         Flag("gateway.no_auth"),
         Flag("served_model_name"),
         Flag("media.allowed_media_domains"),
+        Flag("media.formats", ("--media-formats",)),
+        Flag("media.require_sandbox"),
         Flag("gateway.allowed_origins"),
         Flag("gateway.root_path"),
         Flag("gateway.ssl_certfile"),

@@ -15,6 +15,9 @@ from opsin.engine.local import refusals
 from opsin.gateway.auth import check_exposure
 from opsin.gateway.config import GatewayConfig
 from opsin.gateway.tls import tls_problems
+from opsin.media.config import ACCEPTED_BY_DEFAULT, MediaConfig
+from opsin.media.plugins import is_installed
+from opsin.media.types import ImageFormat
 from opsin.models.card import ModelCard, load_card
 from opsin.models.chat_template import read_template
 from opsin.models.hub import is_folder_name, resolve
@@ -25,6 +28,11 @@ from opsin.vision.registry import family_for
 
 T = TypeVar("T")
 
+_MISSING_DECODERS = {
+    ImageFormat.HEIC: "its decoder is missing; pip install 'opsin[heif]'",
+    ImageFormat.AVIF: "this Pillow was built without its decoder; pip install --force-reinstall pillow",
+}
+
 _ONLY_LOCAL = ("model", "revision", "chat_template", "max_model_len", "hub.", "local.")
 """Settings, and sections, of a model that runs here."""
 
@@ -34,7 +42,8 @@ def problems(configuration: Configuration, *, listens: bool = True) -> list[Prob
     wrong = {path for problem in configuration.problems for path in problem.settings}
     of_gateway = _of_gateway(configuration.settings.gateway) if listens else ()
     of_engine = _of_engine(configuration.settings) if "engine" not in wrong else ()
-    found = (problem for problem in (*of_gateway, *of_engine) if not _rests_on(problem, wrong))
+    of_media = _of_media(configuration.settings.media)
+    found = (problem for problem in (*of_gateway, *of_media, *of_engine) if not _rests_on(problem, wrong))
     return [*configuration.problems, *found]
 
 
@@ -47,6 +56,9 @@ def notices(configuration: Configuration) -> Iterator[str]:
     if settings.engine is EngineKind.LOCAL:
         yield from refusals.notices(settings.local)
         return
+    rare = sorted(set(settings.media.formats) - set(ACCEPTED_BY_DEFAULT))
+    if rare and settings.engine is EngineKind.UPSTREAM:
+        yield f"--media-formats {' '.join(rare)}: the upstream gets such pictures as they came and has to read them"
     idle = [given.name for path, given in configuration.given.items() if path.startswith(_ONLY_LOCAL)]
     if idle:
         yield f"no effect with engine {settings.engine}, which runs no model here: {', '.join(dict.fromkeys(idle))}"
@@ -82,6 +94,12 @@ def _of_gateway(config: GatewayConfig) -> Iterator[Problem]:
     if config.metrics_port and config.metrics_port == config.port:
         text = f"--metrics-port {config.metrics_port}: the same as --port, where /metrics stays behind the key"
         yield Problem(text, ("gateway.port", "gateway.metrics_port"))
+
+
+def _of_media(config: MediaConfig) -> Iterator[Problem]:
+    for image_format in config.formats:
+        if not is_installed(image_format):
+            yield Problem(f"--media-formats {image_format}: {_MISSING_DECODERS[image_format]}", ("media.formats",))
 
 
 def _of_engine(settings: Settings) -> Iterator[Problem]:

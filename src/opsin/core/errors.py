@@ -215,6 +215,7 @@ class Code(StrEnum):
     IMAGE_TRUNCATED = "image_truncated", MediaUndecodable, "the file is cut: send all of it"
     IMAGE_DECODE_TIMEOUT = "image_decode_timeout", MediaUndecodable, "scale the picture down, or write it anew"
     IMAGE_DECODE_MEMORY = "image_decode_memory", MediaUndecodable, "scale the picture down, or write it anew"
+    IMAGE_FEATURE_UNSUPPORTED = "image_feature_unsupported", MediaUndecodable, "convert it to a plain JPEG or PNG"
 
     INVALID_API_KEY = "invalid_api_key", Unauthorized, "send `Authorization: Bearer KEY`"
     NOT_FOUND = "not_found", NotFound, "see `/docs` for the routes"

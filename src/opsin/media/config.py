@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+
+from opsin.media.types import ImageFormat
 
 PILLOW_MAX_PIXELS = 178_956_970
 """From here on Pillow itself refuses (twice its ``MAX_IMAGE_PIXELS``), so a higher limit of ours would be a lie."""
+
+ACCEPTED_BY_DEFAULT = (ImageFormat.JPEG, ImageFormat.PNG, ImageFormat.WEBP, ImageFormat.GIF)
 
 
 def _count(value: object) -> object:
@@ -59,6 +63,17 @@ class MediaConfig(BaseModel):
     allowed_media_domains: tuple[str, ...] = ()
     """Hosts from which pictures may be fetched. Fetching is not built yet, so that all URLs stay refused."""
 
+    formats: tuple[ImageFormat, ...] = Field(default=ACCEPTED_BY_DEFAULT, min_length=1)
+    """Formats that are accepted. Each one more is a decoder more that strangers can attack; bmp, tiff and avif need
+    nothing else, heic needs pip install opsin[heif]."""
+    max_decoded_bytes_per_image: int = Field(default=100_000_000, ge=1)
+    """Width x height x 4 of one picture."""
+    max_decoding_bytes: int = Field(default=256_000_000, ge=1)
+    """Width x height x 4 of all pictures that are being decoded at one time, in this process; others wait."""
+    require_sandbox: bool = False
+    """No start where workers cannot have their system calls filtered (seccomp). Without it they are confined as far as
+    the machine lets them, and the log says how far."""
+
     render_workers: int = Field(default=2, ge=1)
     """Processes that decode pictures."""
     render_timeout_s: float = Field(default=10.0, gt=0)
@@ -68,3 +83,13 @@ class MediaConfig(BaseModel):
     accepted picture, needs about 0.6 GB. Enforced on Linux only."""
     worker_max_tasks: int = Field(default=1000, ge=1)
     """Pictures after which a worker is replaced, so that whatever a picture left behind does not live long."""
+
+    @model_validator(mode="after")
+    def _one_fits(self) -> MediaConfig:
+        """Else a picture that is allowed could not be decoded under the process' own limit."""
+        if self.max_decoding_bytes < self.max_decoded_bytes_per_image:
+            raise ValueError(
+                f"max_decoding_bytes ({self.max_decoding_bytes}) should not be less than max_decoded_bytes_per_image "
+                f"({self.max_decoded_bytes_per_image})"
+            )
+        return self

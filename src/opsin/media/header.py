@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from opsin.core.errors import MediaUndecodable, UnsupportedMediaType
-from opsin.media.containers import gif, jpeg, png, webp
+from opsin.media.containers import bmp, gif, heif, jpeg, png, tiff, webp
 from opsin.media.types import ImageFormat, ImageHeader
 from opsin.media.undecodable import Failure, undecodable
 
@@ -15,28 +15,35 @@ _READERS: Mapping[ImageFormat, Callable[[bytes], ImageHeader]] = {
     ImageFormat.PNG: png.read,
     ImageFormat.WEBP: webp.read,
     ImageFormat.GIF: gif.read,
+    ImageFormat.BMP: bmp.read,
+    ImageFormat.TIFF: tiff.read,
+    ImageFormat.HEIC: heif.read_heic,
+    ImageFormat.AVIF: heif.read_avif,
 }
 
-_ACCEPTED_MAGIC = (
-    (re.compile(rb"\xff\xd8\xff"), ImageFormat.JPEG),
-    (re.compile(re.escape(png.SIGNATURE)), ImageFormat.PNG),
-    (re.compile(rb"RIFF....WEBP", re.DOTALL), ImageFormat.WEBP),
-    (re.compile(rb"GIF8[79]a"), ImageFormat.GIF),
+_KNOWN_MAGIC = tuple(
+    (re.compile(pattern, re.DOTALL), image_format)
+    for pattern, image_format in (
+        (rb"\xff\xd8\xff", ImageFormat.JPEG),
+        (re.escape(png.SIGNATURE), ImageFormat.PNG),
+        (rb"RIFF....WEBP", ImageFormat.WEBP),
+        (rb"GIF8[79]a", ImageFormat.GIF),
+        (rb"BM.{4}\0{4}", ImageFormat.BMP),
+        (rb"II[*+]\0|MM\0[*+]", ImageFormat.TIFF),
+        (rb"....ftyp(avi[fs]|(mif1|msf1).{4}(.{4}){0,14}?avi[fs])", ImageFormat.AVIF),
+        (rb"....ftyp(hei[cxms]|hev[cxms]|mif1|msf1)", ImageFormat.HEIC),
+    )
 )
 
 _REFUSED_MAGIC = tuple(
     (re.compile(pattern, re.DOTALL | re.IGNORECASE), name)
     for pattern, name in (
-        (rb"....ftyp.{0,64}?avi[fs]", "AVIF"),
-        (rb"....ftyp(hei[cxms]|hev[cxms]|mif1|msf1)", "HEIC"),
         (rb"....ftyp", "MP4"),
         (rb"(\xef\xbb\xbf)?\s{0,64}<(svg\b|\?xml.{0,1024}?<svg\b)", "SVG"),
         (rb"(\xef\xbb\xbf)?\s{0,64}<(!doctype html|html|head|body)\b", "HTML"),
         (rb"(\xef\xbb\xbf)?\s{0,64}<\?xml\b", "XML"),
         (rb"%PDF-", "PDF"),
         (rb"%!PS|\xc5\xd0\xd3\xc6", "EPS"),
-        (rb"II[*+]\0|MM\0[*+]", "TIFF"),
-        (rb"BM.{4}\0{4}", "BMP"),
         (rb"8BPS", "PSD"),
         (rb"SIMPLE  =", "FITS"),
         (rb"\0\0[\1\2]\0", "ICO"),
@@ -47,10 +54,8 @@ _REFUSED_MAGIC = tuple(
     )
 )
 
-_ACCEPTED_NAMES = "JPEG, PNG, WebP and GIF"
 
-
-def read_header(data: bytes, param: str | None) -> ImageHeader:
+def read_header(data: bytes, param: str | None, accepted: Collection[ImageFormat]) -> ImageHeader:
     """What the container says about its picture. The size is not checked against limits, only against zero.
 
     Raises:
@@ -59,7 +64,7 @@ def read_header(data: bytes, param: str | None) -> ImageHeader:
     """
     if not data:
         raise undecodable(Failure.TRUNCATED, param)
-    reader = _READERS[_accepted_format(data, param)]
+    reader = _READERS[_accepted_format(data, param, accepted)]
     try:
         header = reader(data)
     except MediaUndecodable as error:
@@ -70,10 +75,17 @@ def read_header(data: bytes, param: str | None) -> ImageHeader:
     return header
 
 
-def _accepted_format(data: bytes, param: str | None) -> ImageFormat:
-    for magic, image_format in _ACCEPTED_MAGIC:
-        if magic.match(data):
-            return image_format
+def _accepted_format(data: bytes, param: str | None, accepted: Collection[ImageFormat]) -> ImageFormat:
+    known = next((image_format for magic, image_format in _KNOWN_MAGIC if magic.match(data)), None)
+    if known is not None and known in accepted:
+        return known
+    *names, last = (image_format.written for image_format in accepted)
+    formats = f"{', '.join(names)} and {last}" if names else last
+    raise UnsupportedMediaType(f"{_refusal(data, known)}; accepted are {formats} (media.formats).", param=param)
+
+
+def _refusal(data: bytes, known: ImageFormat | None) -> str:
+    if known is not None:
+        return f"{known.written} is not accepted by this server"
     name = next((name for magic, name in _REFUSED_MAGIC if magic.match(data)), None)
-    found = f"{name} is not accepted" if name else "The data is of no known picture format"
-    raise UnsupportedMediaType(f"{found}; accepted are {_ACCEPTED_NAMES}.", param=param)
+    return f"{name} is not accepted" if name else "The data is of no known picture format"

@@ -11,14 +11,14 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from opsin.core.errors import MediaError
 from opsin.media import data_url
 from opsin.media.header import read_header
 from opsin.media.messages import Lifted, LiftedPicture, Refusal
-from opsin.media.types import Lift, MediaBytes
+from opsin.media.types import ImageFormat, Lift, MediaBytes
 from opsin.media.undecodable import Failure, undecodable
 
 MIN_URL_BYTES = 4096
@@ -37,14 +37,14 @@ class _Found:
     escaped: bool
 
 
-def lift(body: bytes, marker: str, max_image_bytes: int) -> Lifted:
+def lift(body: bytes, marker: str, max_image_bytes: int, accepted: Collection[ImageFormat]) -> Lifted:
     """Takes the large pictures out of ``body``. A picture that is wrong is lifted too, as its error."""
     kept: list[bytes] = []
     pictures: list[LiftedPicture | Refusal] = []
     position = 0
     for found in _urls(body):
         kept += [body[position : found.start], f"{marker}:{len(pictures)}".encode()]
-        pictures.append(_picture(found, max_image_bytes))
+        pictures.append(_picture(found, max_image_bytes, accepted))
         position = found.end
     kept.append(body[position:])
     return Lifted(b"".join(kept), tuple(pictures))
@@ -100,10 +100,10 @@ def _unescaped(raw: bytes) -> str | None:
         return None
 
 
-def _picture(found: _Found, max_image_bytes: int) -> LiftedPicture | Refusal:
+def _picture(found: _Found, max_image_bytes: int, accepted: Collection[ImageFormat]) -> LiftedPicture | Refusal:
     try:
         data = data_url.parse(found.url, "", max_image_bytes)
-        header = read_header(data, "")
+        header = read_header(data, "", accepted)
     except MediaError as error:
         return Refusal(error.code, error.message)
     payload = found.start + data_url.payload_start(found.url, "")

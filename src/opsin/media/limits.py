@@ -29,8 +29,13 @@ def check_bytes(num_bytes: int, config: MediaConfig, param: str | None) -> None:
         )
 
 
+def decoded_bytes(header: ImageHeader) -> int:
+    """What a picture takes while it is decoded."""
+    return header.size.width * header.size.height * DECODED_BYTES_PER_PIXEL
+
+
 def check_size(header: ImageHeader, config: MediaConfig, param: str | None) -> None:
-    """Raises MediaTooLarge for too long a side or too many pixels, MediaError for too narrow a picture."""
+    """Raises MediaTooLarge for too long a side or too many pixels or bytes, MediaError for too narrow a picture."""
     width, height = header.size.width, header.size.height
     longer, shorter = max(width, height), min(width, height)
     declared = f"The picture is {width} x {height} pixels"
@@ -43,6 +48,12 @@ def check_size(header: ImageHeader, config: MediaConfig, param: str | None) -> N
             f"{declared}, in total {width * height}; the limit is {config.max_image_pixels} (max_image_pixels).",
             param=param,
         )
+    if decoded_bytes(header) > config.max_decoded_bytes_per_image:
+        raise MediaTooLarge(
+            f"{declared} and takes {decoded_bytes(header)} bytes decoded; the limit is "
+            f"{config.max_decoded_bytes_per_image} (max_decoded_bytes_per_image).",
+            param=param,
+        )
     if longer > shorter * config.max_aspect:
         raise MediaError(
             f"{declared}; one side may be at most {config.max_aspect} times the other (max_aspect).",
@@ -53,7 +64,7 @@ def check_size(header: ImageHeader, config: MediaConfig, param: str | None) -> N
 
 def check_decoded_bytes(headers: Iterable[ImageHeader], config: MediaConfig) -> None:
     """Raises MediaTooLarge when the pictures of one request would take too much memory together."""
-    total = sum(header.size.width * header.size.height for header in headers) * DECODED_BYTES_PER_PIXEL
+    total = sum(map(decoded_bytes, headers))
     if total > config.max_decoded_bytes_per_request:
         raise MediaTooLarge(
             f"The pictures of the request take {total} bytes decoded; the limit is "

@@ -90,7 +90,7 @@ def load_ref(ref: MediaRef, config: MediaConfig) -> MediaBytes:
 def inspect(data: bytes, config: MediaConfig, param: str) -> MediaBytes:
     """Hash, header and limits of encoded bytes."""
     limits.check_bytes(len(data), config, param)
-    header = read_header(data, param)
+    header = read_header(data, param, config.formats)
     limits.check_size(header, config, param)
     return MediaBytes(data, hashlib.sha256(data).hexdigest(), header, param)
 

@@ -14,11 +14,20 @@ import struct
 import msgspec
 
 from opsin.core.errors import Code
-from opsin.media.types import ImageHeader
+from opsin.media.confine import Level
+from opsin.media.types import ImageFormat, ImageHeader
 from opsin.media.undecodable import Failure
 from opsin.vision.plan import RenderRecipe
 
 LENGTH = struct.Struct("<I")
+
+
+class Setup(msgspec.Struct, frozen=True, tag="setup"):
+    """What a worker is told first. ``memory_bytes`` beyond the idle interpreter's, ``cpu_s`` for each task."""
+
+    memory_bytes: int
+    cpu_s: int
+    formats: tuple[ImageFormat, ...]
 
 
 class LiftTask(msgspec.Struct, frozen=True, tag="lift"):
@@ -38,7 +47,9 @@ class RenderTask(msgspec.Struct, frozen=True, tag="render"):
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
-    """The worker has decoded a picture of each format and confined itself."""
+    """The worker has decoded a picture of each format and confined itself, as far as the machine let it."""
+
+    level: Level
 
 
 class Done(msgspec.Struct, frozen=True, tag="done"):
@@ -83,13 +94,19 @@ ANSWER_OVERHEAD_BYTES = 64
 """More than an answer has beside its pixels."""
 
 _encoder = msgspec.msgpack.Encoder()
+_setup_decoder = msgspec.msgpack.Decoder(Setup)
 _task_decoder = msgspec.msgpack.Decoder(Task)
 _answer_decoder = msgspec.msgpack.Decoder(Answer)
 
 
-def encode(message: Task | Answer) -> bytes:
+def encode(message: Setup | Task | Answer) -> bytes:
     """The message without its length."""
     return _encoder.encode(message)
+
+
+def decode_setup(payload: bytes) -> Setup:
+    """Raises msgspec.MsgspecError."""
+    return _setup_decoder.decode(payload)
 
 
 def decode_task(payload: bytes) -> Task:

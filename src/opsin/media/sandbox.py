@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 
 from opsin.media.config import MediaConfig
+from opsin.media.confine import Level
 from opsin.media.pool import RenderPool
 
 
@@ -22,11 +23,13 @@ class Sandbox:
     own_network: bool
 
     @property
-    def level(self) -> str:
-        """The strongest means that is in force."""
-        if self.seccomp:
-            return "seccomp"
-        return "limits" if self.memory_limit_bytes is not None else "process"
+    def level(self) -> Level:
+        """The strongest level whose means are in force, with those of all levels before it."""
+        if self.memory_limit_bytes is None:
+            return Level.PROCESS
+        if not self.seccomp:
+            return Level.LIMITS
+        return Level.NAMESPACES if self.own_network else Level.SECCOMP
 
 
 async def observe(config: MediaConfig) -> Sandbox:

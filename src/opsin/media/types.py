@@ -11,12 +11,21 @@ from opsin.vision.plan import Size
 
 
 class ImageFormat(StrEnum):
-    """Accepted formats, by magic bytes."""
+    """Formats that can be accepted, by magic bytes; which ones are is ``MediaConfig.formats``."""
 
     JPEG = "jpeg"
     PNG = "png"
     WEBP = "webp"
     GIF = "gif"
+    BMP = "bmp"
+    TIFF = "tiff"
+    HEIC = "heic"
+    AVIF = "avif"
+
+    @property
+    def written(self) -> str:
+        """As people write it."""
+        return "WebP" if self is ImageFormat.WEBP else self.value.upper()
 
     @property
     def mime(self) -> str:
@@ -31,7 +40,7 @@ class ImageHeader:
     format: ImageFormat
     size: Size
     orientation: int  # EXIF 1 to 8
-    frames: int  # 1 unless the container declares an animation
+    frames: int  # 1 unless the container declares an animation or further pictures
 
     @property
     def upright(self) -> Size:

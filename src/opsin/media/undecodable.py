@@ -17,6 +17,7 @@ class Failure(StrEnum):
     UNDECODABLE = Code.IMAGE_UNDECODABLE
     TIMEOUT = Code.IMAGE_DECODE_TIMEOUT
     MEMORY = Code.IMAGE_DECODE_MEMORY
+    UNSUPPORTED = Code.IMAGE_FEATURE_UNSUPPORTED
 
 
 _MESSAGES = {
@@ -24,6 +25,7 @@ _MESSAGES = {
     Failure.UNDECODABLE: "The picture's data is damaged and cannot be decoded.",
     Failure.TIMEOUT: "Decoding the picture took longer than the limit.",
     Failure.MEMORY: "Decoding the picture needs more memory than the limit.",
+    Failure.UNSUPPORTED: "The picture uses a feature of its format that is not supported.",
 }
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from opsin.core.errors import Code, MediaError, MediaTooLarge, UnsupportedMediaType
+from opsin.media.config import ACCEPTED_BY_DEFAULT
 from opsin.media.lift import lift, opened
 from opsin.media.messages import Lifted, Refusal
 from opsin.media.types import MediaBytes
@@ -28,7 +29,7 @@ def parts(*urls: str) -> dict[str, Any]:
 def test_a_picture_becomes_its_marker_and_its_bytes() -> None:
     assert len(URL) > 4096
     body = json.dumps({"text": 'he said "url": yes', **parts(URL, URL)}).encode()
-    lifted = lift(body, MARKER, LIMIT)
+    lifted = lift(body, MARKER, LIMIT, ACCEPTED_BY_DEFAULT)
     assert json.loads(lifted.body) == {"text": 'he said "url": yes', **parts(f"{MARKER}:0", f"{MARKER}:1")}
     media = opened(lifted, body, MARKER, keep_base64=True)
     picture = media[f"{MARKER}:1"]
@@ -41,7 +42,7 @@ def test_a_picture_becomes_its_marker_and_its_bytes() -> None:
 @pytest.mark.parametrize("escape", [("/", "\\/"), ("+", "\\u002B"), ("A", "\\u0041")])
 def test_escaped_base64_is_read_but_not_sent_on(escape: tuple[str, str]) -> None:
     body = b'{"image_url" : "%s"}' % URL.replace(*escape).encode()
-    picture = opened(lift(body, MARKER, LIMIT), body, MARKER, keep_base64=True)[f"{MARKER}:0"]
+    picture = opened(lift(body, MARKER, LIMIT, ACCEPTED_BY_DEFAULT), body, MARKER, keep_base64=True)[f"{MARKER}:0"]
     assert isinstance(picture, MediaBytes)
     assert (picture.data, picture.base64) == (PNG, None)
 
@@ -49,7 +50,7 @@ def test_escaped_base64_is_read_but_not_sent_on(escape: tuple[str, str]) -> None
 @pytest.mark.parametrize("url", [PADDED.rstrip("="), PADDED[:5000] + "\\r\\n" + PADDED[5000:]])
 def test_base64_that_is_not_canonical_is_not_sent_on(url: str) -> None:
     body = b'{"url":"%s"}' % url.encode()
-    picture = opened(lift(body, MARKER, LIMIT), body, MARKER, keep_base64=True)[f"{MARKER}:0"]
+    picture = opened(lift(body, MARKER, LIMIT, ACCEPTED_BY_DEFAULT), body, MARKER, keep_base64=True)[f"{MARKER}:0"]
     assert isinstance(picture, MediaBytes)
     assert picture.base64 is None
 
@@ -66,13 +67,15 @@ def test_base64_that_is_not_canonical_is_not_sent_on(url: str) -> None:
     ],
 )
 def test_all_else_stays_as_it_is(body: str) -> None:
-    assert lift(body.encode(), MARKER, LIMIT).body == body.encode()
+    assert lift(body.encode(), MARKER, LIMIT, ACCEPTED_BY_DEFAULT).body == body.encode()
 
 
 def test_a_wrong_picture_is_lifted_as_its_error() -> None:
     urls = ("data:;base64," + "!" * 5000, URL, data_url(b"GIF?" * 2000))
     body = json.dumps(parts(*urls)).encode()
-    bad, large, foreign = opened(lift(body, MARKER, 8000), body, MARKER, keep_base64=False).values()
+    bad, large, foreign = opened(
+        lift(body, MARKER, 8000, ACCEPTED_BY_DEFAULT), body, MARKER, keep_base64=False
+    ).values()
     assert isinstance(bad, MediaError)
     assert bad.code == "invalid_data_url"
     assert "offset 13" in bad.message
@@ -100,7 +103,7 @@ def test_valid_json_stays_valid_and_equal_but_for_the_pictures() -> None:
         deep: list[Any] = [{"image_url": URL}, text(), {"url": {}}]
         value: dict[str, Any] = {text(): text(), "url": rng.choice([text(), URL]), "deep": deep}
         body = json.dumps(value, ensure_ascii=rng.random() < 0.5).encode()
-        lifted = lift(body, MARKER, LIMIT)
+        lifted = lift(body, MARKER, LIMIT, ACCEPTED_BY_DEFAULT)
         restored = lifted.body
         for number, picture in enumerate(lifted.pictures):
             assert f"{MARKER}:{number}".encode() in restored, picture

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opsin.core.errors import MediaUndecodable, UnsupportedMediaType
+from opsin.media.config import ACCEPTED_BY_DEFAULT as FORMATS
 from opsin.media.containers import exif
 from opsin.media.header import read_header
 from opsin.media.types import ImageFormat, ImageHeader
@@ -22,7 +23,7 @@ GOOD_DATA = [picture.data for picture in GOOD]
 
 @pytest.mark.parametrize("picture", GOOD, ids=lambda picture: picture.name)
 def test_the_size_of_every_good_picture_is_its_upright_size(picture: GoodPicture) -> None:
-    header = read_header(picture.data, "p")
+    header = read_header(picture.data, "p", FORMATS)
     assert (header.upright.width, header.upright.height) == picture.size
     assert header.format.value == picture.name.split()[0].replace("apng", "png")
     assert header.frames == (3 if "animated" in picture.name or picture.name == "apng" else 1)
@@ -40,21 +41,21 @@ def test_orientation_in_every_container(orientation: int, order: str) -> None:
         with_chunk(plain, chunk(b"eXIf", block), after_pixels=False),
         with_chunk(plain, chunk(b"eXIf", block), after_pixels=True),
     ]
-    assert [read_header(data, "p").orientation for data in files] == [orientation] * len(files)
+    assert [read_header(data, "p", FORMATS).orientation for data in files] == [orientation] * len(files)
 
 
 def test_only_the_first_exif_segment_of_a_jpeg_counts() -> None:
     data = encoded(scene(), "jpeg")
     segments = [segment(0xE1, b"http://ns.adobe.com/xap/1.0/\0<x/>")]
     segments += [segment(0xE1, b"Exif\0\0" + exif_block(number)) for number in (3, 6)]
-    assert read_header(data[:2] + b"".join(segments) + data[2:], "p").orientation == 3
+    assert read_header(data[:2] + b"".join(segments) + data[2:], "p", FORMATS).orientation == 3
 
 
 def test_webp_exif_counts_only_when_announced() -> None:
     data = bytearray(encoded(scene(), "webp", exif=exif_block(6)))
     assert data[12:16] == b"VP8X"
     data[20] &= ~0x08
-    assert read_header(bytes(data), "p").orientation == 1
+    assert read_header(bytes(data), "p", FORMATS).orientation == 1
 
 
 @pytest.mark.parametrize(
@@ -102,32 +103,37 @@ def test_orientation_as_a_long_and_behind_other_tags() -> None:
     ],
 )
 def test_foreign_formats_are_named(data: bytes, name: str) -> None:
-    with pytest.raises(UnsupportedMediaType, match=rf"^{name} is not accepted; accepted are JPEG, PNG") as caught:
-        read_header(data, "here")
+    with pytest.raises(UnsupportedMediaType, match=_refusal(name)) as caught:
+        read_header(data, "here", FORMATS)
     assert caught.value.param == "here"
+
+
+def _refusal(name: str) -> str:
+    by_this_server = " by this server" if name.lower() in list(ImageFormat) else ""
+    return rf"^{name} is not accepted{by_this_server}; accepted are JPEG, PNG, WebP and GIF \(media.formats\)"
 
 
 def test_the_error_of_a_container_carries_the_place_in_the_request() -> None:
     with pytest.raises(MediaUndecodable) as caught:
-        read_header(b"\xff\xd8\xff\xd9", "here")
+        read_header(b"\xff\xd8\xff\xd9", "here", FORMATS)
     assert caught.value.param == "here"
 
 
 def test_gif_size_covers_screen_and_first_frame() -> None:
-    assert read_header(pictures.gif((5, 9), (3, 4, 6, 2)), "p").size == Size(9, 9)
+    assert read_header(pictures.gif((5, 9), (3, 4, 6, 2)), "p", FORMATS).size == Size(9, 9)
 
 
 def test_gif_frames_beyond_the_bounded_walk_are_not_counted() -> None:
     one = pictures.gif((1, 1), (0, 0, 1, 1))
     many = one[:-1] + one[19:-1] * 40_000 + b"\x3b"
-    assert 10_000 < read_header(many, "p").frames < 40_000
+    assert 10_000 < read_header(many, "p", FORMATS).frames < 40_000
 
 
 def test_apng_frames_come_from_actl_before_the_pixels() -> None:
     control = chunk(b"acTL", struct.pack(">II", 7, 0))
     pixels = idat([bytes(3)])
-    assert read_header(png(ihdr(1, 1), control, pixels), "p") == ImageHeader(ImageFormat.PNG, Size(1, 1), 1, 7)
-    assert read_header(png(ihdr(1, 1), pixels, control), "p").frames == 1
+    assert read_header(png(ihdr(1, 1), control, pixels), "p", FORMATS) == ImageHeader(ImageFormat.PNG, Size(1, 1), 1, 7)
+    assert read_header(png(ihdr(1, 1), pixels, control), "p", FORMATS).frames == 1
 
 
 @pytest.mark.parametrize(
@@ -144,7 +150,7 @@ def test_apng_frames_come_from_actl_before_the_pixels() -> None:
 def test_walks_are_bounded(data: bytes) -> None:
     start = time.process_time()
     with suppress(MediaUndecodable):
-        read_header(data, "p")
+        read_header(data, "p", FORMATS)
     assert time.process_time() - start < 0.5
 
 
@@ -155,6 +161,6 @@ def test_damage_anywhere_is_a_header_or_a_media_error(data: bytes, draw: st.Data
     for position in draw.draw(st.lists(st.integers(0, max(0, len(damaged) - 1)), max_size=5)) if damaged else []:
         damaged[position] = draw.draw(st.integers(0, 255))
     try:
-        read_header(bytes(damaged), "p")
+        read_header(bytes(damaged), "p", FORMATS)
     except (MediaUndecodable, UnsupportedMediaType) as error:
         assert error.param == "p"

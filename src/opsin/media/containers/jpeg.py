@@ -7,6 +7,7 @@ import struct
 from collections.abc import Iterator
 
 from opsin.media.containers import MAX_CHUNKS, exif
+from opsin.media.containers.ifd import first_at, layout_of, read_directory
 from opsin.media.types import ImageFormat, ImageHeader
 from opsin.media.undecodable import Failure, undecodable
 from opsin.vision.plan import Size
@@ -14,13 +15,16 @@ from opsin.vision.plan import Size
 _MARKER = re.compile(rb"\xff[^\x00\xff]")  # decoders skip fill bytes and junk between segments, so the walk does too
 _FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # SOF0-15 without DHT, JPG, DAC
 _BARE_MARKERS = frozenset(range(0xD0, 0xD9)) | {0x01}  # RST0-7, SOI, TEM: no length follows
-_EOI, _SOS, _APP1 = 0xD9, 0xDA, 0xE1
+_EOI, _SOS, _APP1, _APP2 = 0xD9, 0xDA, 0xE1, 0xE2
+_MPF_PREFIX = b"MPF\0"
+_NUM_PICTURES = 0xB001
 
 
 def read(data: bytes) -> ImageHeader:
-    """The header of a JPEG file. A file with several pictures (MPO) counts as its first."""
+    """The header of a JPEG file. A file with several pictures (MPO) counts as its first; ``frames`` is their number."""
     size: Size | None = None
     orientation: int | None = None
+    frames = 1
     for marker, segment in _segments(data):
         if marker in _FRAME_MARKERS:
             if size is not None:
@@ -28,9 +32,21 @@ def read(data: bytes) -> ImageHeader:
             size = _frame_size(segment)
         elif marker == _APP1 and orientation is None and segment.startswith(exif.EXIF_PREFIX):
             orientation = exif.orientation(segment)
+        elif marker == _APP2 and segment.startswith(_MPF_PREFIX):
+            frames = _num_pictures(segment.removeprefix(_MPF_PREFIX))
     if size is None:
         raise undecodable(Failure.UNDECODABLE)
-    return ImageHeader(ImageFormat.JPEG, size, orientation or 1, frames=1)
+    return ImageHeader(ImageFormat.JPEG, size, orientation or 1, frames)
+
+
+def _num_pictures(index: bytes) -> int:
+    """Of an MPO's index (CIPA DC-007): phones put a depth map or gain map behind a photograph that way."""
+    layout = layout_of(index)
+    position = first_at(index, layout) if layout else None
+    if layout is None or position is None:
+        return 1
+    directory = read_directory(index, position, layout, frozenset({_NUM_PICTURES}))
+    return max(1, directory.values.get(_NUM_PICTURES, 1)) if directory else 1
 
 
 def _segments(data: bytes) -> Iterator[tuple[int, bytes]]:
