@@ -237,7 +237,7 @@ def _lost(ended_by: int | None, job: Job) -> OpsinError:
     if ended_by == signal.SIGSYS:
         logger.error("A render worker made a forbidden system call and was killed, on a %s", job.subject)
     else:
-        logger.warning("A render worker died on a %s", job.subject)
+        logger.warning("A render worker died%s on a %s", _by(ended_by), job.subject)
     match ended_by:
         case signal.SIGKILL:
             text = "The process that decoded the picture was killed."
@@ -246,6 +246,10 @@ def _lost(ended_by: int | None, job: Job) -> OpsinError:
             return undecodable(Failure.TIMEOUT, job.param)
         case _:
             return undecodable(Failure.UNDECODABLE, job.param)
+
+
+def _by(ended_by: int | None) -> str:
+    return f" by signal {ended_by}" if ended_by else ""
 
 
 def _closed_error() -> Overloaded:

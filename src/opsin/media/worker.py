@@ -6,6 +6,8 @@ and no model.
 
 from __future__ import annotations
 
+import logging
+import os
 import socket
 import sys
 import warnings
@@ -37,8 +39,8 @@ from opsin.telemetry import logs
 
 def main() -> None:
     """Runs until the parent closes the socket."""
+    _silence_libraries()
     logs.configure(*sys.argv[2:])
-    warnings.simplefilter("ignore")  # Pillow's are about the picture, and nobody reads them here
     with socket.socket(fileno=int(sys.argv[1])) as channel:
         reader, writer = channel.makefile("rb"), channel.makefile("wb")
         setup = decode_setup(_receive_message(reader))
@@ -47,6 +49,14 @@ def main() -> None:
         while (received := _receive(reader)) is not None:
             allow_cpu_s(setup.cpu_s)
             _send(writer, _run(*received, setup))
+
+
+def _silence_libraries() -> None:
+    """Leaves the log to us: what decoders print and warn of is about the picture, and may quote it."""
+    sys.stderr = os.fdopen(os.dup(2), "w", buffering=1, errors="backslashreplace")
+    os.dup2(1, 2)  # the standard output of a worker is nowhere
+    logging.getLogger("PIL").setLevel(logging.CRITICAL + 1)
+    warnings.simplefilter("ignore")
 
 
 def _run(task: Task, data: bytes, setup: Setup) -> Answer:
