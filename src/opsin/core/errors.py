@@ -4,7 +4,7 @@
     ├── ConfigError            start-up only, never on the wire
     ├── InvalidRequest 400     protocol, gateway, prompt: the body is wrong
     │   ├── ContextLengthExceeded, UnsupportedParameter
-    │   ├── BodyTooLarge 413, BodyTooSlow 408
+    │   ├── BodyTooLarge 413, BodyTooSlow 408, HeadTooLarge 431
     │   └── MediaError 400     media, vision: one picture is wrong or refused
     │       ├── InvalidDataUrl, MediaSourceForbidden, TooManyImages
     │       ├── MediaTooLarge 413
@@ -80,6 +80,12 @@ class BodyTooSlow(InvalidRequest):
     """The request body did not arrive in time. SDKs would retry a 408; ``x-should-retry`` tells them not to."""
 
     status = 408
+
+
+class HeadTooLarge(InvalidRequest):
+    """Request line and headers are over their byte limit; seen while reading."""
+
+    status = 431
 
 
 class MediaError(InvalidRequest):
@@ -199,6 +205,7 @@ class Code(StrEnum):
     UNSUPPORTED_PARAMETER = "unsupported_parameter", UnsupportedParameter, "do what the message says instead"
     CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded", ContextLengthExceeded, "send less, or ask for fewer tokens"
     REQUEST_TOO_LARGE = "request_too_large", BodyTooLarge, "send smaller or fewer pictures"
+    REQUEST_HEADER_TOO_LARGE = "request_header_too_large", HeadTooLarge, "send fewer or shorter headers"
     REQUEST_BODY_TIMEOUT = "request_body_timeout", BodyTooSlow, "send the body faster or smaller"
 
     INVALID_MEDIA = "invalid_media", MediaError, "send another picture"

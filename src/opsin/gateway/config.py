@@ -29,6 +29,8 @@ class GatewayConfig(BaseModel):
     ssl_keyfile_password: SecretStr | None = Field(default=None, description="of an encrypted key")
     max_body_bytes: int = Field(default=32 * 2**20, ge=1024, description="request body, counted while reading")
     max_text_bytes: int = Field(default=4 * 2**20, ge=1024, description="request body without its pictures")
+    max_header_bytes: int = Field(default=64 * 2**10, ge=1024, description="request line and headers together")
+    header_timeout_s: float = Field(default=10.0, gt=0, description="for request line and headers to arrive")
     body_timeout_s: float = Field(default=60.0, gt=0, description="for a request body to arrive")
     request_timeout_s: float = Field(default=600.0, gt=0, description="for a whole answer; then 504")
     drain_timeout_s: float = Field(

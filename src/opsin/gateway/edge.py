@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from opsin.gateway.auth import Auth
 from opsin.gateway.config import GatewayConfig
+from opsin.gateway.head import http_protocol
 from opsin.gateway.routes import Gateway, create_app
 
 _BACKSTOP_S = 5
@@ -50,6 +51,7 @@ def server(app: ASGIApp, config: GatewayConfig) -> uvicorn.Config:
     password = config.ssl_keyfile_password
     return uvicorn.Config(
         app,
+        http=http_protocol(config),
         access_log=False,
         log_level="warning",
         log_config=None,  # its own would print the texts of exceptions

@@ -11,12 +11,13 @@ from starlette.types import Receive, Scope, Send
 
 from opsin.core.errors import DeadlineExceeded, OpsinError
 from opsin.core.stages import Timeline
-from opsin.engine.api import Delta, FinishReason
+from opsin.engine.api import Delta
 from opsin.engine.api import Usage as EngineUsage
 from opsin.gateway.chat import AnswerEvent, Done
 from opsin.gateway.deadline import Deadline
 from opsin.gateway.errors import as_opsin_error
 from opsin.gateway.heartbeat import Silence
+from opsin.media.types import ImageHeader
 from opsin.protocol import sse
 from opsin.protocol.response import (
     AssistantMessage,
@@ -26,6 +27,7 @@ from opsin.protocol.response import (
     ChunkChoice,
     ChunkDelta,
     Extension,
+    ImageReport,
     PromptTokensDetails,
     Usage,
     encode,
@@ -56,8 +58,20 @@ def to_completion(text: str, done: Done, *, request_id: str, model: str) -> Chat
         model=model,
         choices=[Choice(AssistantMessage(text), done.reason)],
         usage=to_usage(done.usage),
-        opsin=Extension(done.timeline.to_wire()),
+        opsin=_extension(done),
     )
+
+
+def _extension(done: Done) -> Extension:
+    return Extension(done.timeline.to_wire(), [_report(image) for image in done.images])
+
+
+def _report(image: ImageHeader) -> ImageReport:
+    """Of several frames only the first one is used."""
+    report = ImageReport(image.format.value, image.upright.width, image.upright.height)
+    if image.frames > 1:
+        report.frames, report.frames_used = image.frames, 1
+    return report
 
 
 def server_timing(timeline: Timeline) -> str:
@@ -93,7 +107,7 @@ async def to_events(
             yield sse.event(chunks.delta(event.text)) if isinstance(event, Delta) else sse.COMMENT
             event = await anext(rest)
         outcome.done = event
-        yield sse.event(chunks.finish(event.reason, event.timeline))
+        yield sse.event(chunks.finish(event))
         if include_usage:
             yield sse.event(chunks.usage(event.usage))
         yield sse.DONE
@@ -133,9 +147,9 @@ class _Chunks:
     def delta(self, text: str) -> bytes:
         return encode(self._chunk([ChunkChoice(self._delta(text))]))
 
-    def finish(self, reason: FinishReason, timeline: Timeline) -> bytes:
-        chunk = self._chunk([ChunkChoice(self._delta(None), finish_reason=reason)])
-        chunk.opsin = Extension(timeline.to_wire())
+    def finish(self, done: Done) -> bytes:
+        chunk = self._chunk([ChunkChoice(self._delta(None), finish_reason=done.reason)])
+        chunk.opsin = _extension(done)
         return encode(chunk)
 
     def usage(self, usage: EngineUsage) -> bytes:

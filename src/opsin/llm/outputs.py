@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from opsin.core.stages import Timeline
 from opsin.engine.api import FinishReason, Usage
 from opsin.gateway.chat import Done
+from opsin.media.types import ImageHeader
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class RequestOutput:
 
     ``prompt`` is the rendered text with one placeholder per picture, ``prompt_token_ids`` what the model read, slots
     expanded; both are None behind an upstream, which has a template of its own. ``usage`` counts tokens, also those of
-    the pictures; ``timeline`` says where the time went.
+    the pictures; ``timeline`` says where the time went; ``images`` are the pictures as they were read.
     """
 
     request_id: str
@@ -33,6 +34,7 @@ class RequestOutput:
     outputs: tuple[CompletionOutput, ...]
     usage: Usage
     timeline: Timeline
+    images: tuple[ImageHeader, ...] = ()
     finished: bool = True
 
 
@@ -45,4 +47,5 @@ def to_output(request_id: str, text: str, done: Done) -> RequestOutput:
         outputs=(CompletionOutput(text, done.reason),),
         usage=done.usage,
         timeline=done.timeline,
+        images=done.images,
     )

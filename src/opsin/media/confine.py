@@ -16,6 +16,7 @@ from opsin.media import seccomp
 
 _NICENESS = 5
 """A third of the processor's time of whoever competes: answering goes before decoding, and decoding does not starve."""
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _LOG_BYTES = 16 * 2**20
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _CLONE_NEWUSER, _CLONE_NEWIPC, _CLONE_NEWNET = 0x1000_0000, 0x0800_0000, 0x4000_0000  # linux/sched.h
@@ -39,7 +40,35 @@ class Level(IntEnum):
         return self.name.lower()
 
 
-def confine(memory_bytes: int, *, threads: bool) -> Level:
+class Confinement:
+    """What this process may still use, and how far it is confined."""
+
+    def __init__(self, level: Level, memory: _Memory | None) -> None:
+        self.level = level
+        self._memory = memory
+
+    def allow(self, *, cpu_s: int, memory_bytes: int) -> None:
+        """For one task, from now: ``cpu_s`` of processor time, then the kernel ends this process (SIGXCPU), and so much
+        more address space, then allocations fail."""
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        _set_soft(resource.RLIMIT_CPU, int(usage.ru_utime + usage.ru_stime) + cpu_s + 1)
+        if self._memory:
+            _set_soft(resource.RLIMIT_AS, min(self._memory.used_bytes() + memory_bytes, self._memory.max_bytes))
+
+
+class _Memory:
+    """The address space of this process, told by the kernel through a file that was opened in time."""
+
+    def __init__(self, more_bytes: int) -> None:
+        self._statm = os.open("/proc/self/statm", os.O_RDONLY)
+        self.max_bytes = self.used_bytes() + more_bytes
+
+    def used_bytes(self) -> int:
+        """See proc_pid_statm(5)."""
+        return int(os.pread(self._statm, 32, 0).split()[0]) * _PAGE_BYTES
+
+
+def confine(memory_bytes: int, *, threads: bool) -> Confinement:
     """Gives up all that decoding does not need, and ties this process to its parent's life; says how far that went.
 
     ``memory_bytes``: address space beyond what is in use now. ``threads``: a decoder starts some. Termination signals
@@ -51,25 +80,20 @@ def confine(memory_bytes: int, *, threads: bool) -> Level:
     _step_back()
     if sys.platform != "linux":
         _forbid_growth(threads=threads)
-        return Level.PROCESS  # macOS does not enforce RLIMIT_AS; the end of the socket ends an orphan there
+        # macOS does not enforce RLIMIT_AS, and the end of the socket is what ends an orphan there.
+        return Confinement(Level.PROCESS, None)
     libc = ctypes.CDLL(None)
     has_namespaces = libc.unshare(_CLONE_NEWUSER | _CLONE_NEWIPC | _CLONE_NEWNET) == 0
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    _limit(resource.RLIMIT_AS, _address_space_bytes() + memory_bytes)
+    memory = _Memory(memory_bytes)
+    _limit(resource.RLIMIT_AS, memory.max_bytes)
     _forbid_growth(threads=threads)
     try:
         seccomp.install(threads=threads)
     except OSError:
-        return Level.LIMITS
+        return Confinement(Level.LIMITS, memory)
     _prove()
-    return Level.NAMESPACES if has_namespaces else Level.SECCOMP
-
-
-def allow_cpu_s(seconds: int) -> None:
-    """Lets this process use ``seconds`` of CPU from now, then the kernel ends it (SIGXCPU)."""
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
-    resource.setrlimit(resource.RLIMIT_CPU, (int(usage.ru_utime + usage.ru_stime) + seconds + 1, hard))
+    return Confinement(Level.NAMESPACES if has_namespaces else Level.SECCOMP, memory)
 
 
 def _step_back() -> None:
@@ -92,6 +116,11 @@ def _limit(kind: int, value: int) -> None:
     resource.setrlimit(kind, (value, value))
 
 
+def _set_soft(kind: int, value: int) -> None:
+    _, hard = resource.getrlimit(kind)
+    resource.setrlimit(kind, (value, hard))
+
+
 def _log_end() -> int:
     """Where a log that is a file ends for this process. Whoever takes it over cannot fill the disk."""
     log = os.fstat(sys.stderr.fileno())
@@ -106,8 +135,3 @@ def _prove() -> None:
         return
     os.close(descriptor)
     raise RuntimeError("the filter on system calls does not work")
-
-
-def _address_space_bytes() -> int:
-    """Virtual size of this process, see proc_pid_statm(5)."""
-    return int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")

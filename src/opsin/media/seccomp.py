@@ -26,6 +26,7 @@ _ALLOWED = {  # name: number on x86_64, number on aarch64
     "rt_sigaction": (13, 134),
     "rt_sigprocmask": (14, 135),
     "rt_sigreturn": (15, 139),
+    "pread64": (17, 67),
     "sched_yield": (24, 124),
     "mremap": (25, 216),
     "madvise": (28, 233),
@@ -83,7 +84,7 @@ _SECCOMP = {"x86_64": 317, "aarch64": 277}
 _PROT_EXEC = 0x4
 _CLONE_THREAD = 0x0001_0000
 _CLONE_NEW_ANYTHING = 0x7E02_0000  # CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET
-_RLIMIT_CPU = 0
+_RLIMIT_CPU, _RLIMIT_AS = 0, 9
 _X32_BIT = 0x4000_0000
 
 _LOAD, _IF_EQUAL, _IF_AT_LEAST, _IF_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # linux/bpf_common.h
@@ -156,7 +157,7 @@ def _blocks(machine: _Machine, *, threads: bool) -> Iterator[_Block]:
         yield _call(numbers[machine.column], _return(_KILL))
     for numbers in (_MMAP, _MPROTECT):
         yield _call(numbers[machine.column], *_unless_executable())
-    yield _call(_PRLIMIT[machine.column], *_own_cpu_limit())
+    yield _call(_PRLIMIT[machine.column], *_own_limits())
     yield _call(_CLONE[machine.column], *(_only_threads() if threads else (_return(_KILL),)))
     # Its flags lie in memory, where no filter can see them; libc falls back to clone.
     yield _call(_CLONE3[machine.column], _return(_UNKNOWN if threads else _KILL))
@@ -172,13 +173,14 @@ def _unless_executable() -> _Block:
     return (_load_argument(2), _if(_IF_ANY_BIT, _PROT_EXEC, skip_unless=1), _return(_DENY), _return(_ALLOW))
 
 
-def _own_cpu_limit() -> _Block:
-    """The worker sets it anew for each task; of itself, which is process 0, and no other limit."""
+def _own_limits() -> _Block:
+    """The worker sets two limits anew for each task; its own, which are those of process 0."""
     return (
         _load_argument(0),
-        _if(_IF_EQUAL, 0, skip_unless=3),
+        _if(_IF_EQUAL, 0, skip_unless=4),
         _load_argument(1),
-        _if(_IF_EQUAL, _RLIMIT_CPU, skip_unless=1),
+        _if(_IF_EQUAL, _RLIMIT_CPU, skip_unless=0, skip_if=1),
+        _if(_IF_EQUAL, _RLIMIT_AS, skip_unless=1),
         _return(_ALLOW),
         _return(_DENY),
     )

@@ -14,7 +14,7 @@ import warnings
 from io import BufferedReader, BufferedWriter
 
 from opsin.core.errors import MediaUndecodable
-from opsin.media.confine import allow_cpu_s, confine
+from opsin.media.confine import confine
 from opsin.media.decode import verify
 from opsin.media.lift import lift
 from opsin.media.messages import (
@@ -36,6 +36,11 @@ from opsin.media.undecodable import Failure
 from opsin.media.warm_up import warm_up
 from opsin.telemetry import logs
 
+_FREE_BYTES = 64 * 2**20
+_BYTES_PER_PIXEL = 32
+"""The costliest pictures, animated WebP and AVIF with alpha, take 20 to 23 for each pixel of 25 Mpx."""
+_BYTES_PER_BODY_BYTE = 8
+
 
 def main() -> None:
     """Runs until the parent closes the socket."""
@@ -45,10 +50,13 @@ def main() -> None:
         reader, writer = channel.makefile("rb"), channel.makefile("wb")
         setup = decode_setup(_receive_message(reader))
         warm_up(setup.formats)
-        _send(writer, Ready(confine(setup.memory_bytes, threads=bool(STARTS_THREADS & set(setup.formats)))))
-        while (received := _receive(reader)) is not None:
-            allow_cpu_s(setup.cpu_s)
-            _send(writer, _run(*received, setup))
+        confinement = confine(setup.memory_bytes, threads=bool(STARTS_THREADS & set(setup.formats)))
+        _send(writer, Ready(confinement.level))
+        while (task := _receive_task(reader)) is not None:
+            confinement.allow(cpu_s=setup.cpu_s, memory_bytes=_memory_bytes(task))
+            if len(data := reader.read(task.num_bytes)) < task.num_bytes:
+                return
+            _send(writer, _run(task, data, setup))
 
 
 def _silence_libraries() -> None:
@@ -73,14 +81,21 @@ def _run(task: Task, data: bytes, setup: Setup) -> Answer:
         return Failed(Failure.MEMORY)
 
 
-def _receive(stream: BufferedReader) -> tuple[Task, bytes] | None:
-    """The next task and its data; None at the end of the stream."""
+def _memory_bytes(task: Task) -> int:
+    """Enough for what its header declares, so that a picture that lies there cannot take more than its share."""
+    if isinstance(task, LiftTask):
+        return _FREE_BYTES + _BYTES_PER_BODY_BYTE * task.num_bytes
+    sizes = [task.header.size]
+    if task.recipe is not None:
+        num_tiles = task.recipe.rows * task.recipe.columns + 1
+        sizes += [*task.recipe.resizes, *(num_tiles * (task.recipe.tile,))]
+    return _FREE_BYTES + task.num_bytes + _BYTES_PER_PIXEL * sum(size.width * size.height for size in sizes)
+
+
+def _receive_task(stream: BufferedReader) -> Task | None:
+    """None at the end of the stream; the data of the task follows in it."""
     message = _receive_message(stream)
-    if not message:
-        return None
-    task = decode_task(message)
-    data = stream.read(task.num_bytes)
-    return (task, data) if len(data) == task.num_bytes else None
+    return decode_task(message) if message else None
 
 
 def _receive_message(stream: BufferedReader) -> bytes:

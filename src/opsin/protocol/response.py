@@ -28,10 +28,21 @@ class Usage(msgspec.Struct):
     prompt_tokens_details: PromptTokensDetails
 
 
-class Extension(msgspec.Struct):
-    """What opsin adds to an answer: ``timeline`` in milliseconds, see ``docs/api.md``."""
+class ImageReport(msgspec.Struct, omit_defaults=True):
+    """One picture of the request as it was read: upright size in pixels; ``frames`` only of a file with several."""
+
+    format: str
+    width: int
+    height: int
+    frames: int | None = None
+    frames_used: int | None = None
+
+
+class Extension(msgspec.Struct, omit_defaults=True):
+    """What opsin adds to an answer: ``timeline`` in milliseconds, ``images`` in order, see ``docs/api.md``."""
 
     timeline: dict[str, float]
+    images: list[ImageReport] = []
 
 
 class AssistantMessage(msgspec.Struct):
