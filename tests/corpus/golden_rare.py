@@ -50,7 +50,7 @@ def tiff(tags: Mapping[int, int | Sequence[int]], pixels: bytes, order: str = "<
     outside = b""
     for tag, value in sorted(all_tags.items()):
         numbers = (value,) if isinstance(value, int) else tuple(value)
-        kind = _LONG if max(numbers) > 65_535 else _SHORT
+        kind = _LONG if max(numbers, default=0) > 65_535 else _SHORT
         packed = struct.pack(f"{order}{len(numbers)}{'I' if kind == _LONG else 'H'}", *numbers)
         if len(packed) > value_bytes:
             packed, outside = struct.pack(order + word, outside_at + len(outside)), outside + packed

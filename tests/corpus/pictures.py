@@ -154,6 +154,7 @@ def good_pictures() -> tuple[GoodPicture, ...]:
         GoodPicture("jpeg with 64 KB of exif", size, _jpeg_with_large_exif),
         GoodPicture("jpeg with html in a comment", size, lambda: encoded(scene(), "jpeg", comment=b"<html><script>")),
         GoodPicture("jpeg with junk between segments", size, _jpeg_with_junk),
+        GoodPicture("jpeg of three pictures", (16, 12), lambda: animation("mpo")),
         GoodPicture("png", size, lambda: encoded(scene(), "png")),
         GoodPicture("png 1 x 1", (1, 1), lambda: encoded(scene(size=(1, 1)), "png")),
         GoodPicture("png 1 x 100", (1, 100), lambda: encoded(scene(size=(1, 100)), "png")),
@@ -244,6 +245,10 @@ def _too_large() -> tuple[BadPicture, ...]:
         BadPicture("aspect 1000:1", 400, "image_aspect_ratio", lambda: png(ihdr(8000, 8), pixel)),
         BadPicture("aspect 1:101", 400, "image_aspect_ratio", lambda: png(ihdr(1, 101), pixel)),
     )
+
+
+OPT_IN = frozenset({"heic", "avif", "tiff", "bmp"})
+"""Of the foreign ones those that are foreign only by default."""
 
 
 def _foreign() -> tuple[BadPicture, ...]:
@@ -338,6 +343,7 @@ def _damaged_jpeg() -> tuple[BadPicture, ...]:
         _damaged("jpeg of 5 x 0", lambda: start + jpeg_frame(5, 0) + JPEG_SCAN + b"\xff\xd9"),
         _damaged("jpeg with two frames", lambda: start + jpeg_frame(8, 8) + good()[2:]),
         _damaged("jpeg with a segment of length 1", lambda: start + b"\xff\xe0\x00\x01" + good()[2:]),
+        BadPicture("jpeg of 101 scans", 422, "image_feature_unsupported", _jpeg_of_many_scans),
         _damaged("jpeg of 12 bits", lambda: good()[: frame_at(good()) + 4] + b"\x0c" + good()[frame_at(good()) + 5 :]),
         _damaged("jpeg without tables", lambda: start + jpeg_frame(8, 8) + JPEG_SCAN + bytes(100) + b"\xff\xd9"),
         _cut_short("jpeg with only a frame", lambda: start + jpeg_frame(8, 8)),
@@ -345,6 +351,13 @@ def _damaged_jpeg() -> tuple[BadPicture, ...]:
         _cut_short("jpeg of a million stuffed zeros", lambda: start + b"\xff\x00" * 500_000),
         _cut_short("jpeg without its end", lambda: good()[:-2]),
     )
+
+
+def _jpeg_of_many_scans() -> bytes:
+    """The last scan of a progressive picture, with its tables, again and again."""
+    data = encoded(scene(), "jpeg", progressive=True)
+    last_scan = data[data.rindex(b"\xff\xc4", 0, data.rindex(b"\xff\xda")) : -2]
+    return data[:-2] + last_scan * 100 + data[-2:]
 
 
 def _damaged_webp_gif() -> tuple[BadPicture, ...]:

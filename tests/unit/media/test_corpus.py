@@ -9,15 +9,18 @@ import pytest
 import pytest_asyncio
 
 from opsin.core.conversation import Detail, MediaRef
-from opsin.core.errors import MediaError
+from opsin.core.errors import MediaError, UnsupportedMediaType
 from opsin.media.config import MediaConfig
 from opsin.media.loader import MediaLoader
 from opsin.media.pool import RenderPool
-from opsin.media.types import RenderedPicture
+from opsin.media.types import ImageFormat, RenderedPicture
 from opsin.vision.plan import RenderRecipe, Size
-from tests.corpus.pictures import BadPicture, GoodPicture, bad_pictures, data_url, good_pictures
+from tests.corpus.pictures import OPT_IN, BadPicture, GoodPicture, bad_pictures, data_url, good_pictures
+from tests.corpus.rare import rare_bad_pictures, rare_good_pictures
 
-CONFIG = MediaConfig(render_timeout_s=60)
+CONFIG = MediaConfig(render_timeout_s=60, formats=tuple(ImageFormat))
+GOOD = (*good_pictures(), *rare_good_pictures())
+BAD = tuple(bad for bad in bad_pictures() if bad.name not in OPT_IN) + rare_bad_pictures()
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
@@ -34,7 +37,7 @@ async def sent(pool: RenderPool, data: bytes) -> RenderedPicture:
     return await pool.render(media, RenderRecipe((Size(8, 8),), Size(4, 4), rows=2, columns=2, overview=True))
 
 
-@pytest.mark.parametrize("picture", good_pictures(), ids=lambda picture: picture.name)
+@pytest.mark.parametrize("picture", GOOD, ids=lambda picture: picture.name)
 @pytest.mark.asyncio(loop_scope="module")
 async def test_good_pictures_are_accepted(pool: RenderPool, picture: GoodPicture) -> None:
     rendered = await sent(pool, picture.data)
@@ -43,15 +46,24 @@ async def test_good_pictures_are_accepted(pool: RenderPool, picture: GoodPicture
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_bad_pictures_are_refused_and_good_ones_between_them_are_not(pool: RenderPool) -> None:
-    good = cycle(good_pictures())
+    good = cycle(GOOD)
     workers = pool.worker_pids
     outcomes: dict[str, tuple[int, str, str | None] | None] = {}
-    for number, picture in enumerate(bad_pictures()):
+    for number, picture in enumerate(BAD):
         outcomes[picture.name] = await refusal(pool, picture)
         if number % 10 == 0:
             await sent(pool, next(good).data)
-    assert outcomes == {bad.name: (bad.status, bad.code, "here") for bad in bad_pictures()}
+    assert outcomes == {bad.name: (bad.status, bad.code, "here") for bad in BAD}
     assert pool.worker_pids == workers, "a bad picture killed a worker"
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_formats_that_were_not_asked_for_are_refused_by_name(pool: RenderPool) -> None:
+    config = MediaConfig()
+    for picture in rare_good_pictures():
+        name = picture.name.split()[0].upper()
+        with pytest.raises(UnsupportedMediaType, match=rf"^{name} is not accepted by this server; .*media\.formats"):
+            await MediaLoader(config).load([MediaRef(data_url(picture.data), Detail.AUTO, "here")])
 
 
 async def refusal(pool: RenderPool, picture: BadPicture) -> tuple[int, str, str | None] | None:
@@ -64,5 +76,5 @@ async def refusal(pool: RenderPool, picture: BadPicture) -> tuple[int, str, str 
 
 
 def test_names_are_unique() -> None:
-    names = [picture.name for picture in bad_pictures()]
+    names = [picture.name for picture in BAD]
     assert len(set(names)) == len(names) >= 30

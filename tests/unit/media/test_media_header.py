@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import struct
 import time
 from contextlib import suppress
@@ -16,17 +17,18 @@ from opsin.media.types import ImageFormat, ImageHeader
 from opsin.vision.plan import Size
 from tests.corpus import pictures
 from tests.corpus.pictures import GoodPicture, chunk, encoded, exif_block, idat, ihdr, png, scene, segment, with_chunk
+from tests.corpus.rare import rare_good_pictures
 
-GOOD = pictures.good_pictures()
+GOOD = (*pictures.good_pictures(), *rare_good_pictures())
 GOOD_DATA = [picture.data for picture in GOOD]
 
 
 @pytest.mark.parametrize("picture", GOOD, ids=lambda picture: picture.name)
 def test_the_size_of_every_good_picture_is_its_upright_size(picture: GoodPicture) -> None:
-    header = read_header(picture.data, "p", FORMATS)
+    header = read_header(picture.data, "p", tuple(ImageFormat))
     assert (header.upright.width, header.upright.height) == picture.size
     assert header.format.value == picture.name.split()[0].replace("apng", "png")
-    assert header.frames == (3 if "animated" in picture.name or picture.name == "apng" else 1)
+    assert header.frames == (3 if re.search("animated|apng|three", picture.name) else 1)
 
 
 @pytest.mark.parametrize("order", ["<", ">"])
@@ -148,9 +150,13 @@ def test_apng_frames_come_from_actl_before_the_pixels() -> None:
     ids=["jpeg fill bytes", "jpeg segments", "png chunks", "webp chunks", "gif sub-blocks"],
 )
 def test_walks_are_bounded(data: bytes) -> None:
+    assert_is_quick(data)
+
+
+def assert_is_quick(data: bytes) -> None:
     start = time.process_time()
     with suppress(MediaUndecodable):
-        read_header(data, "p", FORMATS)
+        read_header(data, "p", tuple(ImageFormat))
     assert time.process_time() - start < 0.5
 
 
@@ -161,6 +167,6 @@ def test_damage_anywhere_is_a_header_or_a_media_error(data: bytes, draw: st.Data
     for position in draw.draw(st.lists(st.integers(0, max(0, len(damaged) - 1)), max_size=5)) if damaged else []:
         damaged[position] = draw.draw(st.integers(0, 255))
     try:
-        read_header(bytes(damaged), "p", FORMATS)
+        read_header(bytes(damaged), "p", tuple(ImageFormat))
     except (MediaUndecodable, UnsupportedMediaType) as error:
         assert error.param == "p"

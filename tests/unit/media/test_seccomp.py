@@ -1,4 +1,4 @@
-"""The filter in a process that tries what it forbids; its program in an interpreter, for the machine that is not here."""
+"""The filter in a process that tries what it forbids; its program in an interpreter, for the machine that is absent."""
 
 from __future__ import annotations
 
