@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from opsin.testing.heavy_load import heavy_load, probe
+from opsin.testing.hostile_load import good_requests, hostile_load
 
 PROBES = 500
 GENEROUS_S = 0.5
@@ -16,3 +17,11 @@ async def test_health_answers_while_the_heaviest_requests_are_in_flight(demo_url
     print(latencies)
     assert len(latencies.sorted_s) == PROBES
     assert latencies.quantile_s(0.99) <= GENEROUS_S
+
+
+async def test_health_answers_and_good_requests_succeed_among_bad_pictures(demo_url: str) -> None:
+    async with hostile_load(demo_url), good_requests(demo_url) as good:
+        latencies = await probe(demo_url, PROBES // 2, pause_s=0.02)
+    print(latencies, good.latencies)
+    assert latencies.quantile_s(0.99) <= GENEROUS_S
+    assert not good.failures

@@ -12,6 +12,7 @@ import aiohttp
 import uvicorn
 
 from opsin.app import Application, build
+from opsin.gateway.edge import metrics_app, public_app, server
 from opsin.gateway.listener import Listener
 from opsin.gateway.routes import create_app
 from opsin.settings import load_settings
@@ -51,6 +52,29 @@ async def gateway(**flags: Any) -> AsyncGenerator[Served]:
         await listener.listening.wait()
         async with aiohttp.ClientSession() as http:
             yield Served(f"http://127.0.0.1:{listener.port}", application, http)
+    finally:
+        listener.should_exit = True
+        await serving
+        await application.close()
+
+
+@asynccontextmanager
+async def public_side(
+    *, metrics: bool = False, fake: dict[str, Any] | None = None, **config: Any
+) -> AsyncGenerator[str]:
+    """What is between a socket and the routes, or the metrics' side of it; yields its URL."""
+    settings = load_settings({"engine": "fake", "fake": fake or {}, "gateway": {"port": 0, **config}})
+    application = build(settings)
+    app = metrics_app(application.gateway) if metrics else public_app(application.gateway, settings.gateway)
+    uvicorn = server(app, settings.gateway)
+    uvicorn.port = 0
+    listener = Listener(uvicorn)
+    serving = asyncio.create_task(listener.serve())
+    try:
+        await application.start()
+        await listener.listening.wait()
+        scheme = "https" if settings.gateway.ssl_certfile else "http"
+        yield f"{scheme}://127.0.0.1:{listener.port}"
     finally:
         listener.should_exit = True
         await serving

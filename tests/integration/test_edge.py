@@ -3,46 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import ssl
 import time
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
 
-from opsin.app import build
-from opsin.gateway.edge import metrics_app, public_app, server
-from opsin.gateway.listener import Listener
-from opsin.settings import load_settings
 from opsin.testing.server_process import ServerProcess
 from tests.certificates import certificate
+from tests.corpus.bodies import text_body
+from tests.integration.gateways import public_side
 
 PAGE = "https://page.example"
-
-
-@asynccontextmanager
-async def served(*, metrics: bool = False, **config: Any) -> AsyncGenerator[str]:
-    """The public side, or the metrics' one; yields its URL."""
-    settings = load_settings({"engine": "fake", "gateway": {"port": 0, **config}})
-    application = build(settings)
-    app = metrics_app(application.gateway) if metrics else public_app(application.gateway, settings.gateway)
-    uvicorn = server(app, settings.gateway)
-    uvicorn.port = 0
-    listener = Listener(uvicorn)
-    serving = asyncio.create_task(listener.serve())
-    try:
-        await application.start()
-        await listener.listening.wait()
-        scheme = "https" if settings.gateway.ssl_certfile else "http"
-        yield f"{scheme}://127.0.0.1:{listener.port}"
-    finally:
-        listener.should_exit = True
-        await serving
-        await application.close()
 
 
 async def get(url: str, **options: Any) -> tuple[int, str]:
@@ -54,7 +31,7 @@ async def get(url: str, **options: Any) -> tuple[int, str]:
 async def test_https_with_a_certificate_of_its_own(tmp_path: Path, password: str | None) -> None:
     chain, key = certificate(tmp_path, *(("-passout", f"pass:{password}") if password else ()))
     trusting = ssl.create_default_context(cafile=str(chain))
-    async with served(ssl_certfile=chain, ssl_keyfile=key, ssl_keyfile_password=password) as url:
+    async with public_side(ssl_certfile=chain, ssl_keyfile=key, ssl_keyfile_password=password) as url:
         assert (await get(f"{url}/v1/models", ssl=trusting))[0] == 200
         with pytest.raises(aiohttp.ClientConnectorCertificateError):
             await get(f"{url}/v1/models")
@@ -66,7 +43,7 @@ async def test_https_with_a_certificate_of_its_own(tmp_path: Path, password: str
 async def test_pages_of_an_allowed_origin_may_ask_and_read_the_headers(allowed: str) -> None:
     question = {"Origin": PAGE, "Access-Control-Request-Method": "POST"}
     question["Access-Control-Request-Headers"] = "authorization,content-type,x-stainless-lang"
-    async with served(allowed_origins=[allowed], api_key="k") as url, aiohttp.ClientSession() as http:
+    async with public_side(allowed_origins=[allowed], api_key="k") as url, aiohttp.ClientSession() as http:
         async with http.options(f"{url}/v1/chat/completions", headers=question) as response:
             assert response.status == 200
             assert response.headers["access-control-allow-origin"] == allowed
@@ -82,7 +59,7 @@ async def test_pages_of_an_allowed_origin_may_ask_and_read_the_headers(allowed: 
 @pytest.mark.parametrize("origins", [[], ["https://other.example"]])
 async def test_other_pages_may_not(origins: list[str]) -> None:
     question = {"Origin": PAGE, "Access-Control-Request-Method": "POST"}
-    async with served(allowed_origins=origins) as url, aiohttp.ClientSession() as http:
+    async with public_side(allowed_origins=origins) as url, aiohttp.ClientSession() as http:
         async with http.options(f"{url}/v1/chat/completions", headers=question) as response:
             assert "access-control-allow-origin" not in response.headers
         async with http.get(f"{url}/v1/models", headers={"Origin": PAGE}) as response:
@@ -90,7 +67,7 @@ async def test_other_pages_may_not(origins: list[str]) -> None:
 
 
 async def test_a_proxy_may_leave_the_path_on_or_take_it_off() -> None:
-    async with served(root_path="/vlm") as url:
+    async with public_side(root_path="/vlm") as url:
         for path in ("/v1/models", "/vlm/v1/models", "/vlm/v1/models/fake", "/vlm/health"):
             assert (await get(url + path))[0] == 200, path
         for path in ("/other/v1/models", "/vlmv1/models"):
@@ -98,13 +75,13 @@ async def test_a_proxy_may_leave_the_path_on_or_take_it_off() -> None:
 
 
 async def test_metrics_of_their_own_port_need_no_key_and_are_alone() -> None:
-    async with served(metrics=True, api_key="k") as url:
+    async with public_side(metrics=True, api_key="k") as url:
         status, text = await get(f"{url}/metrics")
         assert status == 200
         assert "opsin_num_requests_running" in text
         for path in ("/v1/models", "/docs", "/health"):
             assert (await get(url + path))[0] == 404, path
-    async with served(api_key="k", metrics_port=0) as url:
+    async with public_side(api_key="k", metrics_port=0) as url:
         assert (await get(f"{url}/metrics"))[0] == 401
 
 
@@ -139,3 +116,66 @@ def _wait_for(process: ServerProcess, pattern: str) -> str:
             return found[1]
         time.sleep(0.05)
     raise AssertionError(process.log)
+
+
+async def raw(url: str, *pieces: bytes, pause_s: float = 0.0) -> bytes:
+    """Everything that comes back when these bytes are sent, up to the end of the connection."""
+    address = urlsplit(url)
+    reader, writer = await asyncio.open_connection(address.hostname, address.port)
+    try:
+        for piece in pieces:
+            writer.write(piece)
+            await asyncio.sleep(pause_s)
+        return await asyncio.wait_for(reader.read(), 30)
+    finally:
+        writer.close()
+
+
+def head(num_bytes: int) -> bytes:
+    """A request whose line and headers, names and values, have so many bytes."""
+    fixed = len("/health") + len("connectionclose") + len("x")
+    return b"GET /health HTTP/1.1\r\nconnection: close\r\nx: " + b"a" * (num_bytes - fixed) + b"\r\n\r\n"
+
+
+async def test_a_head_may_have_so_many_bytes_and_not_one_more() -> None:
+    async with public_side(max_header_bytes=2000) as url:
+        assert (await raw(url, head(2000))).startswith(b"HTTP/1.1 200 ")
+        refused = await raw(url, head(2001))
+        assert refused.startswith(b"HTTP/1.1 431 ")
+        assert b"\r\nx-should-retry: false\r\n" in refused
+        body = json.loads(refused.partition(b"\r\n\r\n")[2])
+        assert body["error"]["message"] == "the headers are larger than 2000 bytes (max_header_bytes)"
+
+
+async def test_a_head_in_pieces_is_counted_before_it_is_whole() -> None:
+    async with public_side(max_header_bytes=2000) as url:
+        pieces = (b"GET /health HTTP/1.1\r\nx: ", *[b"a" * 500] * 6)
+        assert (await raw(url, *pieces, pause_s=0.02)).startswith(b"HTTP/1.1 431 ")
+        good = head(2000)
+        pieces = tuple(good[at : at + 400] for at in range(0, len(good), 400))
+        assert (await raw(url, *pieces, pause_s=0.02)).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_a_head_that_never_ends_is_not_waited_for() -> None:
+    async with public_side(header_timeout_s=0.2) as url:
+        started = time.monotonic()
+        assert await raw(url, b"GET /health HTTP/1.1\r\n") == b""
+        assert await raw(url) == b""
+        assert time.monotonic() - started < 10
+
+
+async def test_the_limits_of_a_head_are_not_those_of_what_follows() -> None:
+    """Several requests over one connection, the answer of one slower than a head may be, and a body larger than one."""
+    fake = {"text": "word " * 20, "itl_s": 0.03}
+    async with (
+        public_side(max_header_bytes=2000, header_timeout_s=0.2, fake=fake) as url,
+        aiohttp.ClientSession() as http,
+    ):
+        for _ in range(3):
+            async with http.post(f"{url}/v1/chat/completions", data=text_body(user="x" * 300_000)) as response:
+                assert (response.status, len(await response.read()) > 100) == (200, True)
+
+
+async def test_what_is_no_http_is_answered_as_before() -> None:
+    async with public_side() as url:
+        assert (await raw(url, b"no http at all\r\n\r\n")).startswith(b"HTTP/1.1 400 ")

@@ -19,7 +19,7 @@ from opsin.settings import load_settings
 from opsin.testing.scripted_upstream import ScriptedUpstream
 from opsin.testing.scripted_upstream import serve as scripted
 from tests.corpus.bodies import image_body, text_body
-from tests.corpus.pictures import data_url, encoded, good_pictures, scene
+from tests.corpus.pictures import animation, data_url, encoded, exif_block, good_pictures, scene
 from tests.integration.gateways import Served, gateway
 
 ROUTES = ("/v1/models", "/v1/models/fake", "/metrics", "/version", "/docs", "/openapi.json", "/health", "/ready")
@@ -144,6 +144,29 @@ async def test_a_good_picture_reaches_a_chat_engine_and_a_broken_one_does_not() 
         ) as response:
             assert response.status == 422
         await served.until_running(0)
+
+
+async def test_an_answer_says_how_its_pictures_were_read() -> None:
+    """Upright, in order, and what of an animation was left out; streamed on the chunk with the reason of the end."""
+    turned = encoded(scene(), "jpeg", exif=b"Exif\0\0" + exif_block(6))
+    content = [{"type": "image_url", "image_url": {"url": data_url(data)}} for data in (turned, animation("gif"))]
+    messages = [{"role": "user", "content": content}]
+    expected = [
+        {"format": "jpeg", "width": 48, "height": 64},
+        {"format": "gif", "width": 16, "height": 12, "frames": 3, "frames_used": 1},
+    ]
+    async with gateway() as served:
+        _, whole = await served.chat(messages=messages)
+        assert whole["opsin"]["images"] == expected
+        assert list(whole["opsin"]) == ["timeline", "images"]
+        body = {"messages": messages, "stream": True}
+        async with served.http.post(f"{served.url}/v1/chat/completions", json=body) as response:
+            lines = [line.decode().strip() async for line in response.content if line.strip()]
+        *deltas, finish = [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
+        assert finish["opsin"]["images"] == expected
+        assert not [chunk for chunk in deltas if "opsin" in chunk]
+        _, without = await served.chat()
+        assert "images" not in without["opsin"]
 
 
 async def test_the_request_id_is_echoed_if_it_is_plain() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,25 @@ def test_only_the_local_engine_refuses_what_it_cannot_do() -> None:
     assert notice == (
         "no effect with engine upstream, which runs no model here: local.tensor_parallel_size, revision, model"
     )
+
+
+def test_a_format_whose_decoder_is_missing_is_no_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    media = {"formats": ["jpeg", "heic"]}
+    assert problems(media=media) == []
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    assert problems(media=media) == ["--media-formats heic: its decoder is missing; pip install 'opsin[heif]'"]
+    assert problems() == []
+
+
+def test_an_upstream_has_to_read_the_formats_that_it_gets() -> None:
+    values: dict[str, Any] = {"upstream": {"url": "http://127.0.0.1:1"}, "media": {"formats": ["png", "tiff", "avif"]}}
+    (notice,) = notices(**values)
+    assert notice.startswith("--media-formats avif tiff: the upstream gets such pictures as they came")
+
+
+def test_bytes_in_decoding_have_to_hold_one_picture() -> None:
+    (problem,) = problems(media={"max_decoding_bytes": 1000})
+    assert "max_decoding_bytes (1000) should not be less than max_decoded_bytes_per_image (100000000)" in problem
 
 
 def test_metrics_need_another_port() -> None:

@@ -14,7 +14,7 @@ import signal
 from collections import deque
 
 from opsin.core.errors import Code, ConfigError, OpsinError, Overloaded
-from opsin.media.byte_budget import ByteBudget
+from opsin.media.byte_semaphore import ByteSemaphore
 from opsin.media.config import MediaConfig
 from opsin.media.confine import Level
 from opsin.media.limits import decoded_bytes
@@ -40,7 +40,7 @@ class RenderPool:
         self._slots: tuple[_Slot, ...] = ()
         self._idle: deque[_Slot] = deque()
         self._num_idle = asyncio.Semaphore(0)  # hands out in the order of waiting
-        self._decoding = ByteBudget(config.max_decoding_bytes)
+        self._decoding = ByteSemaphore(config.max_decoding_bytes)
         self._replacing: set[asyncio.Task[None]] = set()
         self._closed = False
 
@@ -48,6 +48,11 @@ class RenderPool:
     def worker_pids(self) -> tuple[int, ...]:
         """Processes that are alive now, e.g. to measure their memory."""
         return tuple(slot.worker.pid for slot in self._slots if slot.worker)
+
+    @property
+    def decoding_bytes(self) -> int:
+        """Width x height x 4 of the pictures that are being decoded, or wait for a worker with their bytes in hand."""
+        return self._decoding.held_bytes
 
     @property
     def level(self) -> Level:

@@ -17,7 +17,7 @@ import random
 import sys
 import time
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -72,12 +72,16 @@ async def probe(url: str, count: int, pause_s: float) -> Latencies:
     return Latencies(tuple(sorted(latencies_s)))
 
 
+def heavy_load(url: str) -> AbstractAsyncContextManager[None]:
+    """The heaviest requests from another process, from their first answer to the end of the block."""
+    return load_from("opsin.testing.heavy_load", url)
+
+
 @asynccontextmanager
-async def heavy_load(url: str) -> AsyncGenerator[None]:
-    """Load from another process, from its first answer to the end of the block."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "opsin.testing.heavy_load", url, stdout=asyncio.subprocess.PIPE
-    )
+async def load_from(module: str, url: str) -> AsyncGenerator[None]:
+    """Load from a program, which writes a line when it has begun, to the end of the block. Raises RuntimeError when it
+    ended before."""
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", module, url, stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None
     try:
         if not await process.stdout.readline():

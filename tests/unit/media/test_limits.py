@@ -34,6 +34,13 @@ def test_sizes_beyond_the_limits(size: tuple[int, int], message: str) -> None:
     assert caught.value.param == "p"
 
 
+def test_decoded_bytes_of_a_picture() -> None:
+    config = CONFIG.model_copy(update={"max_decoded_bytes_per_image": 4_000_000})
+    limits.check_size(header(1000, 1000), config, "p")
+    with pytest.raises(MediaTooLarge, match=r"4004000 bytes decoded; the limit is 4000000 \(max_decoded_bytes_per_im"):
+        limits.check_size(header(1000, 1001), config, "p")
+
+
 @pytest.mark.parametrize("size", [(1, 101), (101, 1), (8000, 79)])
 def test_too_narrow(size: tuple[int, int]) -> None:
     with pytest.raises(MediaError, match="100 times") as caught:

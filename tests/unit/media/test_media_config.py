@@ -13,7 +13,17 @@ def test_pillow_refuses_where_the_config_says_it_does() -> None:
     assert PILLOW_MAX_PIXELS == 2 * Image.MAX_IMAGE_PIXELS
 
 
-@pytest.mark.parametrize("field", [{"max_image_pixels": PILLOW_MAX_PIXELS + 1}, {"render_workers": 0}, {"unknown": 1}])
-def test_nonsense_is_refused(field: dict[str, int]) -> None:
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"max_decoding_bytes": 99_999_999},
+        {"formats": []},
+        {"formats": ["svg"]},
+        {"max_image_pixels": PILLOW_MAX_PIXELS + 1},
+        {"render_workers": 0},
+        {"unknown": 1},
+    ],
+)
+def test_nonsense_is_refused(field: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         MediaConfig.model_validate(field)

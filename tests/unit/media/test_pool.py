@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import psutil
@@ -17,13 +17,14 @@ import pytest
 import uvloop
 from PIL import Image
 
-from opsin.core.errors import ConfigError, MediaUndecodable, Overloaded
+from opsin.core.errors import ConfigError, MediaError, MediaUndecodable, Overloaded
 from opsin.media.config import MediaConfig
 from opsin.media.loader import inspect
 from opsin.media.pool import RenderPool
-from opsin.media.types import MediaBytes
+from opsin.media.types import ImageFormat, MediaBytes
 from opsin.vision.plan import RenderRecipe, Size
 from tests.corpus.pictures import encoded, scene
+from tests.corpus.rare import rare_bad_pictures
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and Linux limits")
 
@@ -164,6 +165,80 @@ async def test_workers_are_replaced_after_their_share() -> None:
             await render(pool, picture())
         assert await render(pool, picture()) == expected(picture())
         assert pool.worker_pids != (pid,)
+
+
+async def test_pictures_wait_for_bytes_beside_an_idle_worker() -> None:
+    one = picture(8, 8)
+    limits = {"max_decoded_bytes_per_image": 400, "max_decoding_bytes": 400}
+    async with running(render_workers=2, **limits) as pool:
+        pids = pool.worker_pids
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        first, second, third = (asyncio.create_task(render(pool, one)) for _ in range(3))
+        await is_running_task(pool, first)
+        assert pool.decoding_bytes == 8 * 8 * 4
+        second.cancel()
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+        assert await asyncio.gather(first, third) == [expected(one)] * 2
+        assert pool.decoding_bytes == 0
+        assert pool.worker_pids == pids
+
+
+async def test_a_body_is_lifted_while_pictures_wait_for_bytes() -> None:
+    limits = {"max_decoded_bytes_per_image": 400, "max_decoding_bytes": 400}
+    async with running(render_workers=2, **limits) as pool:
+        stopped, _ = pool.worker_pids
+        os.kill(stopped, signal.SIGSTOP)
+        # One takes the stopped worker with all bytes, or the other one and is done: then the next one takes it.
+        tasks = [asyncio.create_task(render(pool, picture())) for _ in range(4)]
+        await asyncio.sleep(0.3)
+        assert pool.decoding_bytes == 8 * 8 * 4
+        assert (await pool.lift(b"{}", "marker")).body == b"{}"
+        os.kill(stopped, signal.SIGCONT)
+        await asyncio.gather(*tasks)
+
+
+async def test_what_decoders_print_is_in_no_log(capfd: pytest.CaptureFixture[str]) -> None:
+    """libtiff quotes a damaged file on standard error, Pillow logs and warns."""
+    damaged = [bad.data for bad in rare_bad_pictures() if bad.name.startswith("tiff")]
+    formats = tuple(ImageFormat)
+    async with running(formats=formats) as pool:
+        for data in damaged:
+            with suppress(MediaError):
+                await pool.verify(inspect(data, MediaConfig(formats=formats), "here"))
+    assert capfd.readouterr().err == ""
+
+
+async def test_a_worker_that_makes_a_forbidden_call_is_told_from_one_that_crashes(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """SIGSYS from outside stands for the kernel's."""
+    for number, told in ((signal.SIGSYS, "made a forbidden system call"), (signal.SIGABRT, "died by signal 6")):
+        async with running() as pool:
+            (pid,) = pool.worker_pids
+            os.kill(pid, signal.SIGSTOP)
+            victim = asyncio.create_task(render(pool, picture()))
+            await is_running_task(pool, victim)
+            os.kill(pid, number)
+            os.kill(pid, signal.SIGCONT)
+            with pytest.raises(MediaUndecodable) as caught:
+                await victim
+            assert caught.value.code == "image_undecodable"
+        assert told in caplog.text
+
+
+async def test_processor_time_beyond_the_limit_is_too_much_time() -> None:
+    async with running() as pool:
+        (pid,) = pool.worker_pids
+        os.kill(pid, signal.SIGSTOP)
+        victim = asyncio.create_task(render(pool, picture()))
+        await is_running_task(pool, victim)
+        os.kill(pid, signal.SIGXCPU)
+        os.kill(pid, signal.SIGCONT)
+        with pytest.raises(MediaUndecodable) as caught:
+            await victim
+        assert caught.value.code == "image_decode_timeout"
 
 
 async def test_verify_decodes_and_answers_nothing() -> None:

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 
-class ByteBudget:
+class ByteSemaphore:
     """A semaphore that counts bytes and hands them out in the order of waiting."""
 
     def __init__(self, max_bytes: int) -> None:
