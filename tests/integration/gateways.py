@@ -59,11 +59,9 @@ async def gateway(**flags: Any) -> AsyncGenerator[Served]:
 
 
 @asynccontextmanager
-async def public_side(
-    *, metrics: bool = False, fake: dict[str, Any] | None = None, **config: Any
-) -> AsyncGenerator[str]:
+async def public_side(*, metrics: bool = False, itl_s: float = 0.0, **config: Any) -> AsyncGenerator[str]:
     """What is between a socket and the routes, or the metrics' side of it; yields its URL."""
-    settings = load_settings({"engine": "fake", "fake": fake or {}, "gateway": {"port": 0, **config}})
+    settings = load_settings({"engine": "fake", "fake": {"itl_s": itl_s}, "gateway": {"port": 0, **config}})
     application = build(settings)
     app = metrics_app(application.gateway) if metrics else public_app(application.gateway, settings.gateway)
     uvicorn = server(app, settings.gateway)

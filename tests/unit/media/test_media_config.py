@@ -16,10 +16,10 @@ def test_pillow_refuses_where_the_config_says_it_does() -> None:
 @pytest.mark.parametrize(
     "field",
     [
+        {"max_image_pixels": PILLOW_MAX_PIXELS + 1},
         {"max_decoding_bytes": 99_999_999},
         {"formats": []},
         {"formats": ["svg"]},
-        {"max_image_pixels": PILLOW_MAX_PIXELS + 1},
         {"render_workers": 0},
         {"unknown": 1},
     ],
