@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import os
 import signal
@@ -49,7 +50,7 @@ async def refusal(served: Served, *pictures: bytes, **fields: Any) -> tuple[int,
 
 async def post(served: Served, body: bytes) -> tuple[int, dict[str, Any]]:
     """Status and JSON; a client error says that sending it again is useless."""
-    async with served.http.post(f"{served.url}/v1/chat/completions", data=body) as response:
+    async with served.http.post(f"{served.url}/v1/chat/completions", data=io.BytesIO(body)) as response:
         if 400 <= response.status < 500:
             assert response.headers["x-should-retry"] == "false"
         return response.status, await response.json()
