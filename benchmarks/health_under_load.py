@@ -42,7 +42,7 @@ class Measured:
                 f"at rest:      {self.at_rest}",
                 f"heavy load:   {self.heavy}",
                 f"bad pictures: {self.hostile}",
-                f"good requests among them: {len(self.good.failures)} failed of {self.good.latencies}",
+                f"good requests among them: {len(self.good.failures)} failed; {self.good.latencies}",
             )
         )
 

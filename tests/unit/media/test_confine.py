@@ -40,7 +40,10 @@ os._exit(0)
 def attempt(code: str) -> int:
     """How a confined process ends that runs ``code``."""
     program = CONFINED.format(attempt=code)
-    return subprocess.run([sys.executable, "-c", program], stderr=subprocess.DEVNULL, check=False).returncode
+    ended = subprocess.run(
+        [sys.executable, "-c", program], stderr=subprocess.DEVNULL, check=False, start_new_session=True
+    )
+    return ended.returncode
 
 
 async def test_a_worker_is_confined_as_the_pool_says_and_the_kernel_confirms() -> None:
@@ -115,7 +118,7 @@ def test_a_log_that_is_a_file_can_be_written_but_not_without_end(tmp_path: Path)
     log = tmp_path / "log"
     log.write_bytes(b"before")
     with log.open("ab") as stderr:
-        ended = subprocess.run([sys.executable, "-c", code], stderr=stderr, check=False)
+        ended = subprocess.run([sys.executable, "-c", code], stderr=stderr, check=False, start_new_session=True)
     assert ended.returncode == errno.EFBIG
     assert 2**20 < log.stat().st_size <= 2**24 + len("before")
 
