@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+
+from opsin.media.fetch_config import FetchConfig
 
 PILLOW_MAX_PIXELS = 178_956_970
 """From here on Pillow itself refuses (twice its ``MAX_IMAGE_PIXELS``), so a higher limit of ours would be a lie."""
@@ -56,8 +59,10 @@ class MediaConfig(BaseModel):
     """Sum over the pictures of a request of width x height x 4, which is what the decoder allocates for RGB."""
     limit_mm_per_prompt: LimitPerPrompt = LimitPerPrompt()
     """What one request may hold, as vLLM has it: {"image": 4}."""
-    allowed_media_domains: tuple[str, ...] = ()
-    """Hosts from which pictures may be fetched. Fetching is not built yet, so that all URLs stay refused."""
+    fetch: FetchConfig = FetchConfig()
+    """Pictures that a request names by http or https."""
+    allowed_local_media_path: Path | None = None
+    """Folder of this machine whose files a request may name by file URL; links in it are not followed."""
 
     render_workers: int = Field(default=2, ge=1)
     """Processes that decode pictures."""

@@ -13,7 +13,7 @@ from opsin.core.errors import MediaError, MediaTooLarge, MediaUndecodable
 from opsin.llm.pictures import to_url
 from opsin.media import data_url
 from opsin.media.config import MediaConfig
-from opsin.media.loader import MediaLoader, load_ref
+from opsin.media.loader import MediaLoader, load_data_url
 from opsin.media.render import execute, render
 from opsin.vision.plan import RenderRecipe, Size
 from tests.corpus.pictures import good_pictures
@@ -34,7 +34,7 @@ def sent(picture: object) -> bytes:
 
 def rgb(picture: object) -> bytes:
     """The pixels that a model would see."""
-    media = load_ref(MediaRef(to_url(picture, LOADER, "p"), Detail.AUTO, "p"), CONFIG)
+    media = load_data_url(MediaRef(to_url(picture, LOADER, "p"), Detail.AUTO, "p"), CONFIG)
     size = media.header.upright
     return render(media.data, media.header, RenderRecipe((), size, 0, 0, False))
 
