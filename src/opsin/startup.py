@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from ssl import SSLError
 from typing import TypeVar
 
 from opsin.core.errors import ConfigError
@@ -15,6 +16,8 @@ from opsin.engine.local import refusals
 from opsin.gateway.auth import check_exposure
 from opsin.gateway.config import GatewayConfig
 from opsin.gateway.tls import tls_problems
+from opsin.media.config import MediaConfig
+from opsin.media.fetch import trust
 from opsin.models.card import ModelCard, load_card
 from opsin.models.chat_template import read_template
 from opsin.models.hub import is_folder_name, resolve
@@ -33,8 +36,9 @@ def problems(configuration: Configuration, *, listens: bool = True) -> list[Prob
     """Everything that is wrong, of the address too if it ``listens``. What rests on a wrong value is not judged."""
     wrong = {path for problem in configuration.problems for path in problem.settings}
     of_gateway = _of_gateway(configuration.settings.gateway) if listens else ()
+    of_media = _of_media(configuration.settings.media)
     of_engine = _of_engine(configuration.settings) if "engine" not in wrong else ()
-    found = (problem for problem in (*of_gateway, *of_engine) if not _rests_on(problem, wrong))
+    found = (problem for problem in (*of_gateway, *of_media, *of_engine) if not _rests_on(problem, wrong))
     return [*configuration.problems, *found]
 
 
@@ -42,8 +46,7 @@ def notices(configuration: Configuration) -> Iterator[str]:
     """What works otherwise than somebody may expect."""
     settings = configuration.settings
     yield from configuration.notices
-    if settings.media.allowed_media_domains:
-        yield "--allowed-media-domains: fetching pictures is not built yet; URLs stay refused, from these domains too"
+    yield from _about_fetching(configuration)
     if settings.engine is EngineKind.LOCAL:
         yield from refusals.notices(settings.local)
         return
@@ -82,6 +85,30 @@ def _of_gateway(config: GatewayConfig) -> Iterator[Problem]:
     if config.metrics_port and config.metrics_port == config.port:
         text = f"--metrics-port {config.metrics_port}: the same as --port, where /metrics stays behind the key"
         yield Problem(text, ("gateway.port", "gateway.metrics_port"))
+
+
+def _of_media(config: MediaConfig) -> Iterator[Problem]:
+    folder = config.allowed_local_media_path
+    if folder is not None and not folder.is_dir():
+        yield Problem(
+            f"--allowed-local-media-path {folder}: there is no such folder", ("media.allowed_local_media_path",)
+        )
+    if (certificates := config.fetch.ca_file) is not None:
+        try:
+            trust(config.fetch)
+        except OSError as error:
+            why = "holds no PEM certificates" if isinstance(error, SSLError) else f"cannot be read: {error.strerror}"
+            yield Problem(f"--media-ca-file {certificates}: {why}", ("media.fetch.ca_file",))
+
+
+def _about_fetching(configuration: Configuration) -> Iterator[str]:
+    fetch = configuration.settings.media.fetch
+    stated = [given.name for path, given in configuration.given.items() if path.startswith("media.fetch.")]
+    if stated and not fetch.enabled:
+        names = ", ".join(dict.fromkeys(stated))
+        yield f"no effect without --allowed-media-domains or --allow-public-https, as nothing is fetched: {names}"
+    elif fetch.proxy is not None:
+        yield "--media-proxy: the proxy resolves the hosts of pictures, so it has to refuse private addresses itself"
 
 
 def _of_engine(settings: Settings) -> Iterator[Problem]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterable
+from ipaddress import ip_address
 from typing import Any, cast
 
 from aiohappyeyeballs import AddrInfoType
@@ -26,7 +27,7 @@ class Dial(AbstractResolver):
     """
 
     def __init__(self, addresses: Iterable[Address]) -> None:
-        self._addresses = tuple(map(str, addresses))
+        self._addresses = tuple(addresses)
         self._sockets: list[socket.socket] = []
 
     async def resolve(
@@ -35,9 +36,9 @@ class Dial(AbstractResolver):
         return [
             ResolveResult(
                 hostname=host,
-                host=address,
+                host=str(address),
                 port=port,
-                family=socket.AF_INET6 if ":" in address else socket.AF_INET,
+                family=socket.AF_INET6 if address.version == 6 else socket.AF_INET,
                 proto=socket.IPPROTO_TCP,
                 flags=socket.AI_NUMERICHOST,
             )
@@ -50,7 +51,7 @@ class Dial(AbstractResolver):
     def socket(self, wanted: AddrInfoType) -> socket.socket:  # pyright: ignore[reportUnknownParameterType] untyped tuple
         """A socket towards a judged address. Raises WrongAddress for any other."""
         family, kind, protocol, _, address = cast("_Wanted", wanted)
-        if address[0] not in self._addresses:
+        if not self._is_judged(address):
             raise WrongAddress
         made = socket.socket(family, kind, protocol)
         self._sockets.append(made)
@@ -63,5 +64,6 @@ class Dial(AbstractResolver):
                 made.shutdown(socket.SHUT_RDWR)
                 raise WrongAddress
 
-    def _is_judged(self, peer: tuple[Any, ...]) -> bool:
-        return peer[0] in self._addresses
+    def _is_judged(self, address: tuple[Any, ...]) -> bool:
+        """Compared as numbers: the kernel writes IPv4-mapped addresses otherwise than Python."""
+        return ip_address(address[0]) in self._addresses

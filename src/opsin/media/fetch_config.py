@@ -3,17 +3,34 @@
 from __future__ import annotations
 
 import re
-from ipaddress import IPv4Network, IPv6Network
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    SecretStr,
+    field_validator,
+    model_validator,
+)
 
+from opsin.media.addresses import Network
 from opsin.media.hosts import parse_pattern
 
 Port = Annotated[int, Field(ge=1, le=65535)]
 
 _PROXY = re.compile(r"http://([^\s/@:]+:[^\s/@:]*@)?([^\s/@:\[\]]+|\[[0-9a-fA-F:.]+\]):[0-9]{1,5}/?")
+
+
+def _network(value: object) -> Network:
+    try:
+        return ip_network(str(value))
+    except ValueError:
+        raise ValueError("should be a network such as 10.1.0.0/16, without bits beyond its length") from None
 
 
 def _pattern(text: str) -> str:
@@ -35,7 +52,7 @@ class FetchConfig(BaseModel):
     """Also http, from the same hosts."""
     allow_ip_literals: bool = False
     """Also URLs with an address in the place of the host's name, where the address is allowed."""
-    allowed_private_networks: tuple[IPv4Network | IPv6Network, ...] = ()
+    allowed_private_networks: tuple[Annotated[Network, PlainValidator(_network)], ...] = ()
     """Networks that are not public and may be fetched from all the same, as 10.1.0.0/16. Link-local addresses and
     clouds' metadata services stay refused unless a network names them and little else, as 169.254.7.0/24."""
     allowed_ports: tuple[Port, ...] = ()
