@@ -14,6 +14,7 @@ import uvicorn
 from opsin.app import Application, build
 from opsin.gateway.listener import Listener
 from opsin.gateway.routes import create_app
+from opsin.media.dns import Lookup, system_lookup
 from opsin.settings import load_settings
 
 
@@ -39,9 +40,9 @@ class Served:
 
 
 @asynccontextmanager
-async def gateway(**flags: Any) -> AsyncGenerator[Served]:
-    """Starts application and listener, and ends both."""
-    application = build(load_settings({"engine": "fake", **flags}))
+async def gateway(*, lookup: Lookup = system_lookup, **flags: Any) -> AsyncGenerator[Served]:
+    """Starts application and listener, and ends both. ``lookup`` resolves the hosts of pictures."""
+    application = build(load_settings({"engine": "fake", **flags}), lookup=lookup)
     listener = Listener(
         uvicorn.Config(create_app(application.gateway), port=0, lifespan="off", log_config=None, access_log=False)
     )

@@ -7,7 +7,7 @@ Pure; knows no name and no socket.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
 Address = IPv4Address | IPv6Address
@@ -65,11 +65,12 @@ _GUARDED: tuple[Network, ...] = (
 )
 """Opened only by a network that lies inside of one of these, so that a wide one never opens metadata by the way."""
 
-_MAPPED = IPv6Network("::ffff:0:0/96")
 _NAT64 = IPv6Network("64:ff9b::/96")
-_COMPATIBLE = IPv6Network("::/96")
+"""NAT64's well-known prefix (RFC 6052): public, where the address inside is."""
 _EMBEDDING = (
-    _COMPATIBLE,
+    _NAT64,
+    IPv6Network("::/96"),  # IPv4-compatible (RFC 4291), deprecated
+    IPv6Network("::ffff:0:0/96"),  # IPv4-mapped
     IPv6Network("::ffff:0:0:0/96"),  # SIIT (RFC 2765)
     IPv6Network("64:ff9b:1::/48"),  # NAT64 of a network of one's own (RFC 8215)
 )
@@ -82,26 +83,21 @@ _ISATAP = (0x0000_5EFE, 0x0200_5EFE)
 
 
 def is_allowed(address: Address, opened: Iterable[Network] = ()) -> bool:
-    """Whether a connection may be made: every reading of ``address`` is public or lies in a network of ``opened``."""
-    if isinstance(address, IPv6Address) and address.scope_id is not None:
-        return False
-    opened = tuple(opened)
-    return all(_is_allowed_itself(reading, opened) for reading in readings(address))
+    """Whether a connection may be made: ``address`` is public or lies in a network of ``opened``.
 
-
-def readings(address: Address) -> tuple[Address, ...]:
-    """What an address stands for: itself and the IPv4 addresses in it, whichever mechanism may take them out.
-
-    IPv4-mapped addresses and NAT64's well-known prefix are only another spelling of the IPv4 address.
+    Whatever IPv4 address it embeds, so that some mechanism on the way may take it out, has to be public in any case.
     """
+    if isinstance(address, IPv6Address):
+        if address.scope_id is not None:
+            return False
+        address = address.ipv4_mapped or address  # only another spelling
+    return _is_allowed_itself(address, tuple(opened)) and all(map(_is_public, embedded(address)))
+
+
+def embedded(address: Address) -> Iterator[IPv4Address]:
+    """IPv4 addresses inside an IPv6 address, whichever mechanism may take them out."""
     if isinstance(address, IPv4Address):
-        return (address,)
-    if address in _MAPPED or address in _NAT64:
-        return (_last_32_bits(address),)
-    return (address, *_embedded(address))
-
-
-def _embedded(address: IPv6Address) -> Iterable[IPv4Address]:
+        return
     value = int(address)
     if address not in _NO_EMBEDDING and any(address in network for network in _EMBEDDING):
         yield _last_32_bits(address)
@@ -138,4 +134,4 @@ def _is_inside(network: Network, guard: Network) -> bool:
 def _is_public(address: Address) -> bool:
     if isinstance(address, IPv4Address):
         return not any(address in network for network in _NOT_PUBLIC_V4)
-    return address in _UNICAST_V6 and not any(address in network for network in _NOT_PUBLIC_V6)
+    return address in _NAT64 or (address in _UNICAST_V6 and not any(address in network for network in _NOT_PUBLIC_V6))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -158,7 +159,7 @@ def test_http_may_lead_to_https() -> None:
 def test_any_text_is_a_target_in_canonical_form_or_a_media_error(text: str, start: str) -> None:
     allowed = policy(**OPEN, allowed_ports=[80, 443, 8080])
     base = allowed.target("https://a.example/x/y")
-    for parse in (allowed.target, lambda url: allowed.redirect(base, url)):
+    for parse in (allowed.target, partial(allowed.redirect, base)):
         try:
             target: Target = parse(start + text)
         except MediaError:
