@@ -95,7 +95,7 @@ def _of_media(config: MediaConfig) -> Iterator[Problem]:
         )
     if (certificates := config.fetch.ca_file) is not None:
         try:
-            trust(config.fetch)
+            trust(certificates)
         except OSError as error:
             why = "holds no PEM certificates" if isinstance(error, SSLError) else f"cannot be read: {error.strerror}"
             yield Problem(f"--media-ca-file {certificates}: {why}", ("media.fetch.ca_file",))

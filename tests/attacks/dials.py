@@ -12,9 +12,10 @@ _recorders: list[list[str]] = []
 
 def _hook(event: str, arguments: tuple[Any, ...]) -> None:
     if _recorders and event == "socket.connect":
-        address = arguments[1]
+        address: Any = arguments[1]
+        host = str(address[0]) if isinstance(address, tuple) else str(address)  # pyright: ignore[reportUnknownArgumentType] anything
         for recorder in _recorders:
-            recorder.append(str(address[0] if isinstance(address, tuple) else address))
+            recorder.append(host)
 
 
 sys.addaudithook(_hook)

@@ -209,7 +209,9 @@ async def test_case_15_counting_tokens_fetches_nothing(canary: Canary, capsys: p
     url = f"http://{FOREIGN}:{canary.port}/x.png"
     assert await asyncio.to_thread(main, ["tokens", url]) == 1
     assert await asyncio.to_thread(main, ["ask", url, "What is it?"]) == 1
-    assert FOREIGN not in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert told.count("--allowed-media-domains") == 2
+    assert FOREIGN not in told
 
 
 async def test_case_16_a_name_that_is_rebound(origin: ScriptedOrigin, canary: Canary) -> None:
@@ -280,7 +282,8 @@ async def test_case_21_each_switch_opens_one_thing(origin: ScriptedOrigin) -> No
         "allowed_media_domains": ["other.example"],
     }
     for name, value in without.items():
-        error = await refused(fetcher(**{**everything, name: value}), url)
+        fields: dict[str, Any] = {**everything, name: value}
+        error = await refused(fetcher(**fields), url)
         assert error.code == "media_url_blocked", name
 
 

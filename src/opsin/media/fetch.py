@@ -14,6 +14,8 @@ import logging
 import ssl
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from functools import cache
+from pathlib import Path
 
 import aiohttp
 from aiohttp.http_exceptions import HttpProcessingError
@@ -46,7 +48,7 @@ _HEADERS = {
     "Accept-Encoding": "identity",
     "User-Agent": f"opsin/{__version__}",
 }
-_FAILURES = (aiohttp.ClientError, HttpProcessingError, OSError)
+FAILURES = (aiohttp.ClientError, HttpProcessingError, OSError)
 """All that aiohttp raises about a connection or an answer."""
 
 
@@ -60,7 +62,7 @@ class Fetcher:
         self._policy = FetchPolicy(config)
         self._resolver = Resolver(lookup)
         self._places = asyncio.Semaphore(config.max_fetches)
-        self._trust = trust(config) if config.enabled else None
+        self._trust = trust(config.ca_file) if config.enabled else None
         self._proxy = URL(config.proxy.get_secret_value()) if config.proxy else None
         self._proxy_host = parse_host(self._proxy.host_subcomponent or "") if self._proxy else None
 
@@ -109,7 +111,7 @@ class Fetcher:
             raise MediaSourceForbidden(
                 "The host of the picture has no address from which pictures may be fetched."
             ) from reason
-        except _FAILURES as failure:
+        except FAILURES as failure:
             raise MediaError(
                 "The server of the picture cannot be reached, or what it sends is no whole HTTP answer.",
                 code=UNREACHABLE,
@@ -194,11 +196,16 @@ class Fetcher:
         return MediaTooLarge(f"The picture has more than {self._max_image_bytes} bytes (max_image_bytes).")
 
 
-def trust(config: FetchConfig) -> ssl.SSLContext:
-    """Whose certificates are believed. Raises OSError (ssl.SSLError too) when ``ca_file`` holds none."""
+@cache
+def trust(ca_file: Path | None) -> ssl.SSLContext:
+    """Whose certificates are believed besides the system's. Kept, as reading those takes 40 ms.
+
+    Raises:
+        OSError: the file cannot be read or holds no certificates (ssl.SSLError).
+    """
     context = ssl.create_default_context()
-    if config.ca_file is not None:
-        context.load_verify_locations(config.ca_file)
+    if ca_file is not None:
+        context.load_verify_locations(ca_file)
     return context
 
 
