@@ -5,14 +5,14 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterable
 from ipaddress import ip_address
-from typing import Any, cast
+from typing import Any
 
-from aiohappyeyeballs import AddrInfoType
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from opsin.media.addresses import Address
 
-_Wanted = tuple[socket.AddressFamily, socket.SocketKind, int, str, tuple[Any, ...]]
+AddrInfo = tuple[int | socket.AddressFamily, int | socket.SocketKind, int, str, tuple[Any, ...]]
+"""As ``getaddrinfo`` gives it."""
 
 
 class WrongAddress(OSError):
@@ -48,9 +48,9 @@ class Dial(AbstractResolver):
     async def close(self) -> None:
         """There is nothing to close: the connection owns its socket."""
 
-    def socket(self, wanted: AddrInfoType) -> socket.socket:  # pyright: ignore[reportUnknownParameterType] untyped tuple
+    def socket(self, wanted: AddrInfo) -> socket.socket:
         """A socket towards a judged address. Raises WrongAddress for any other."""
-        family, kind, protocol, _, address = cast("_Wanted", wanted)
+        family, kind, protocol, _, address = wanted
         if not self._is_judged(address):
             raise WrongAddress
         made = socket.socket(family, kind, protocol)

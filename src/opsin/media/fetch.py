@@ -22,7 +22,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
 from opsin import __version__
-from opsin.core.errors import MediaError, MediaSourceForbidden, MediaTooLarge, Overloaded
+from opsin.core.errors import Code, MediaError, MediaSourceForbidden, MediaTooLarge, Overloaded
 from opsin.media.addresses import Address
 from opsin.media.budget import ByteBudget
 from opsin.media.dial import Dial
@@ -30,14 +30,10 @@ from opsin.media.dns import Lookup, NoAddress, Resolver, system_lookup
 from opsin.media.fetch_config import FetchConfig
 from opsin.media.fetch_deadline import FetchDeadline, Phase
 from opsin.media.hosts import parse_host
-from opsin.media.policy import REDIRECT, FetchPolicy, Target
+from opsin.media.policy import FetchPolicy, Target
 from opsin.telemetry.logs import fields
 
 logger = logging.getLogger(__name__)
-
-UNREACHABLE = "media_url_unreachable"
-STATUS = "media_url_status"
-ENCODING = "media_url_encoding"
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _PLAIN_CODINGS = {"Content-Encoding": frozenset({"", "identity"}), "Transfer-Encoding": frozenset({"chunked"})}
@@ -114,7 +110,7 @@ class Fetcher:
         except FAILURES as failure:
             raise MediaError(
                 "The server of the picture cannot be reached, or what it sends is no whole HTTP answer.",
-                code=UNREACHABLE,
+                code=Code.MEDIA_URL_UNREACHABLE,
             ) from failure
 
     async def _follow(self, target: Target, budget: ByteBudget, deadline: FetchDeadline) -> bytes:
@@ -127,7 +123,7 @@ class Fetcher:
         raise MediaError(
             f"The server of the picture redirects; at most {self._config.max_redirects} redirects are followed "
             "(--max-media-redirects).",
-            code=REDIRECT,
+            code=Code.MEDIA_URL_REDIRECT,
         )
 
     @asynccontextmanager
@@ -216,10 +212,14 @@ def _any_address(_: Address) -> bool:
 def _check_answer(response: aiohttp.ClientResponse) -> None:
     """Raises MediaError unless the answer is a whole body, as it is."""
     if response.status != 200:
-        raise MediaError(f"The server of the picture answers with status {response.status}.", code=STATUS)
+        raise MediaError(
+            f"The server of the picture answers with status {response.status}.", code=Code.MEDIA_URL_STATUS
+        )
     for header, plain in _PLAIN_CODINGS.items():
         if any(coding.strip().lower() not in plain for coding in response.headers.getall(header, ())):
-            raise MediaError("The server of the picture sends it compressed, although asked not to.", code=ENCODING)
+            raise MediaError(
+                "The server of the picture sends it compressed, although asked not to.", code=Code.MEDIA_URL_ENCODING
+            )
 
 
 def _log(url: str, target: Target | None, error: MediaError) -> None:

@@ -7,10 +7,8 @@ from enum import StrEnum
 from types import TracebackType
 from typing import Self
 
-from opsin.core.errors import MediaError
+from opsin.core.errors import Code, MediaError
 from opsin.media.fetch_config import FetchConfig
-
-TIMEOUT = "media_url_timeout"
 
 RATE_GRACE_S = 1.0
 """So long a body may stay under the least rate: a slow start, or the last bytes of a small picture."""
@@ -57,7 +55,9 @@ class FetchDeadline:
         try:
             await self._timeout.__aexit__(kind, error, traceback)
         except TimeoutError:
-            raise MediaError(f"The picture could not be fetched: {self._what()}.", code=TIMEOUT) from None
+            raise MediaError(
+                f"The picture could not be fetched: {self._what()}.", code=Code.MEDIA_URL_TIMEOUT
+            ) from None
 
     def enter(self, phase: Phase) -> None:
         """Begins a phase, with its whole time unless the fetch as a whole has less left."""

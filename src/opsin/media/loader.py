@@ -18,7 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from opsin.core.conversation import MediaRef
-from opsin.core.errors import MediaError, MediaSourceForbidden, TooManyImages
+from opsin.core.errors import Code, MediaError, MediaSourceForbidden, TooManyImages
 from opsin.core.together import together
 from opsin.media import data_url, limits
 from opsin.media.blocking import BlockingCalls
@@ -28,7 +28,7 @@ from opsin.media.dns import Lookup, system_lookup
 from opsin.media.fetch import Fetcher
 from opsin.media.header import read_header
 from opsin.media.local_files import LocalFiles
-from opsin.media.policy import INVALID, Target
+from opsin.media.policy import Target
 from opsin.media.types import Lift, LiftedMedia, MediaBytes
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]{0,15}):")
@@ -90,7 +90,7 @@ class MediaLoader:
         try:
             data = _read_regular(path, self._config, param)
         except OSError:
-            raise MediaError(f"{path.name} cannot be read.", code="media_file_unreadable", param=param) from None
+            raise MediaError(f"{path.name} cannot be read.", code=Code.MEDIA_FILE_UNREADABLE, param=param) from None
         return inspect(data, self._config, param)
 
     async def _found(self, ref: MediaRef, lifted: LiftedMedia) -> MediaBytes | _Named:
@@ -112,7 +112,7 @@ class MediaLoader:
                 raise MediaError(
                     "The address of a picture must be a data: URL with base64, or an https or file URL where the "
                     "operator allows those.",
-                    code=INVALID,
+                    code=Code.INVALID_MEDIA_URL,
                 )
 
     def _check_num_remote(self, found: Sequence[MediaBytes | _Named]) -> None:
@@ -185,7 +185,7 @@ def _read_regular(path: Path, config: MediaConfig, param: str) -> bytes:
     """At most one byte more than allowed, so that a file that grows meanwhile is still refused."""
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
-        raise MediaError(f"{path.name} is not a regular file.", code="media_file_unreadable", param=param)
+        raise MediaError(f"{path.name} is not a regular file.", code=Code.MEDIA_FILE_UNREADABLE, param=param)
     limits.check_bytes(status.st_size, config, param)
     with path.open("rb") as file:
         return file.read(config.max_image_bytes + 1)

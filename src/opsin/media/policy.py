@@ -17,15 +17,12 @@ from dataclasses import dataclass
 from typing import Literal, cast
 from urllib.parse import quote, urljoin
 
-from opsin.core.errors import MediaError, MediaSourceForbidden
+from opsin.core.errors import Code, MediaError, MediaSourceForbidden
 from opsin.media.addresses import Address, is_allowed
 from opsin.media.fetch_config import FetchConfig
 from opsin.media.hosts import Host, parse_host, parse_pattern
 
 MAX_URL_BYTES = 8192
-
-INVALID = "invalid_media_url"
-REDIRECT = "media_url_redirect"
 
 _URL = re.compile(r"(https?)://([^/?#]*)([^?#]*)((?:\?[^#]*)?)(?:#.*)?", re.IGNORECASE | re.ASCII)
 _AUTHORITY = re.compile(r"(\[[^\[\]]*\]|[^:\[\]]*)(?::([1-9][0-9]{0,4}))?")
@@ -84,7 +81,7 @@ class FetchPolicy:
         """
         target = self.target(_joined(source.url, location))
         if source.scheme == "https" and target.scheme == "http":
-            raise MediaError("The picture's server redirects from https to http.", code=REDIRECT)
+            raise MediaError("The picture's server redirects from https to http.", code=Code.MEDIA_URL_REDIRECT)
         return target
 
     def may_dial(self, address: Address) -> bool:
@@ -130,11 +127,11 @@ def _joined(base: str, location: str) -> str:
             return urljoin(base, location)
     except ValueError:
         pass
-    raise MediaError("The picture's server redirects to no valid URL.", code=REDIRECT)
+    raise MediaError("The picture's server redirects to no valid URL.", code=Code.MEDIA_URL_REDIRECT)
 
 
 def _invalid(why: str) -> MediaError:
-    return MediaError(f"The URL of the picture is not accepted: {why}.", code=INVALID)
+    return MediaError(f"The URL of the picture is not accepted: {why}.", code=Code.INVALID_MEDIA_URL)
 
 
 def _forbidden(what: str, flag: str) -> MediaSourceForbidden:

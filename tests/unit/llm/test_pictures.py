@@ -74,7 +74,7 @@ def test_any_mode_can_be_sent(mode: str) -> None:
 @pytest.mark.parametrize(
     ("picture", "said"),
     [
-        (3, "must be a PIL image, bytes, a path, a data: URL, or a uint8 array; got int"),
+        (3, "must be a PIL image, bytes, a path, a URL, or a uint8 array; got int"),
         (None, "got NoneType"),
         (noise(8, 8, 3) / 255, "must be uint8 of shape.*got <f8"),
         (noise(3, 8, 8), r"got \|u1 of shape \(3, 8, 8\)"),
