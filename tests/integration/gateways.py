@@ -50,7 +50,8 @@ async def gateway(*, lookup: Lookup = system_lookup, **flags: Any) -> AsyncGener
     try:
         await application.start()
         await listener.listening.wait()
-        async with aiohttp.ClientSession() as http:
+        # A connection that is kept may be closed by the server while a test is busy elsewhere.
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True)) as http:
             yield Served(f"http://127.0.0.1:{listener.port}", application, http)
     finally:
         listener.should_exit = True

@@ -39,16 +39,20 @@ class ScriptedOrigin:
     connections: int = 0  # made so far
     open: int = 0  # of which still open
     port: int = 0
+    _watching: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])  # for clients to leave
 
     @asynccontextmanager
     async def serve(self, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> AsyncGenerator[None]:
-        """Listens on a free port, in ``port``."""
+        """Listens on a free port, in ``port``; leaving ends what is still being answered."""
         server = await asyncio.start_server(self._serve, host, 0, ssl=tls)
         self.port = server.sockets[0].getsockname()[1]
         try:
             yield
         finally:
             server.close()
+            for watcher in self._watching:
+                watcher.cancel()
+            await self.until_idle()
 
     async def until_idle(self, timeout_s: float = 30) -> None:
         """Waits until no client is connected. Raises TimeoutError."""
@@ -76,9 +80,11 @@ class ScriptedOrigin:
     async def _answer(self, path: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         playing = asyncio.ensure_future(self.modes.get(path.partition("?")[0], answer(status=404))(writer))
         leaving = asyncio.create_task(_until_end(reader))
+        self._watching.add(leaving)
         try:
             await asyncio.wait((playing, leaving), return_when=asyncio.FIRST_COMPLETED)
         finally:
+            self._watching.discard(leaving)
             for task in (playing, leaving):
                 task.cancel()
             await asyncio.gather(playing, leaving, return_exceptions=True)
