@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ from opsin.testing.scripted_upstream import serve as scripted
 from tests.attacks.conftest import KEY, Target
 from tests.attacks.dials import dialled
 from tests.attacks.fetching import DNS, FOREIGN, HOME, OPEN, PNG, fetch, fetcher, refused
+from tests.certificates import certificate
 from tests.integration.gateways import gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -376,6 +379,44 @@ async def test_case_31_only_the_configured_proxy_is() -> None:
         with dialled() as addresses:
             assert (await refused(guarded, "http://169.254.169.254/")).code == "media_url_blocked"
         assert addresses == []
+
+
+async def test_case_31_https_goes_through_the_proxy_to_the_name(tmp_path: Path) -> None:
+    """The proxy gets the name, and the certificate still has to be the name's."""
+    asked: list[str] = []
+
+    async def tunnel(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append((await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")[0])
+        writer.write(b"HTTP/1.1 200 Connected\r\n\r\n")
+        ahead, behind = await asyncio.open_connection(HOME, origin.port)
+        await asyncio.gather(_pumped(reader, behind), _pumped(ahead, writer))
+
+    chain, key = certificate(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(chain, key)
+    origin = ScriptedOrigin({"/a.png": answer(PNG)})
+    async with origin.serve(HOME, context):
+        proxy = await asyncio.start_server(tunnel, HOME, 0)
+        async with proxy:
+            guarded = fetcher(
+                proxy=f"http://{HOME}:{proxy.sockets[0].getsockname()[1]}",
+                allowed_private_networks=[],
+                allowed_media_domains=["localhost", "img.example"],
+                ca_file=chain,
+            )
+            assert await fetch(guarded, "https://localhost/a.png") == PNG
+            assert (await refused(guarded, "https://img.example/a.png")).code == "media_url_unreachable"
+            await origin.until_idle()
+    assert asked == ["CONNECT localhost:443 HTTP/1.1", "CONNECT img.example:443 HTTP/1.1"]
+    assert len(origin.asked) == 1
+
+
+async def _pumped(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    with suppress(ConnectionError):
+        while data := await source.read(2**16):
+            sink.write(data)
+            await sink.drain()
+    sink.close()
 
 
 async def test_nothing_of_the_caller_or_the_environment_is_sent_on(origin: ScriptedOrigin, tmp_path: Path) -> None:

@@ -114,12 +114,13 @@ class Fetcher:
             ) from failure
 
     async def _follow(self, target: Target, budget: ByteBudget, deadline: FetchDeadline) -> bytes:
-        for _ in range(self._config.max_redirects + 1):
+        for left in range(self._config.max_redirects, -1, -1):
             async with self._answer(target, deadline) as response:
                 if response.status not in _REDIRECTS:
                     return await self._body(response, budget, deadline)
                 location = response.headers.get("Location", "")
-            target = self._policy.redirect(target, location)
+            if left:
+                target = self._policy.redirect(target, location)
         raise MediaError(
             f"The server of the picture redirects; at most {self._config.max_redirects} redirects are followed "
             "(--max-media-redirects).",
