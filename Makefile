@@ -4,7 +4,7 @@ TORCH_INDEX ?=
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: demo serve test check soak train-demo-model clean help
+.PHONY: demo serve test test-attacks check soak train-demo-model clean help
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -24,6 +24,9 @@ serve: $(STAMP)  ## serve the demo model on port 8000
 test: $(STAMP)  ## all tests but those with foreign engines
 	$(BIN)/pytest -n 2 --dist loadfile -m 'not timing'
 	$(BIN)/pytest -m timing
+
+test-attacks: $(STAMP)  ## what strangers may try with pictures, see docs/security.md
+	$(BIN)/pytest tests/attacks
 
 check: $(STAMP)  ## lint, types, import directions
 	$(BIN)/ruff check .

@@ -23,6 +23,7 @@ from opsin.gateway.prepare import MessagePreparer, Preparer, Renderer, TokenPrep
 from opsin.gateway.routes import Gateway
 from opsin.gateway.served import ServedModels
 from opsin.media.confine import Level
+from opsin.media.dns import Lookup, system_lookup
 from opsin.media.loader import MediaLoader
 from opsin.media.pool import RenderPool
 from opsin.models.card import GenerationDefaults, ModelCard, load_card
@@ -91,6 +92,14 @@ class LocalModel:
     builder: PromptBuilder
 
 
+@dataclass(frozen=True, slots=True)
+class _Media:
+    """What takes pictures in: their bytes, and their pixels."""
+
+    loader: MediaLoader
+    renderer: RenderPool
+
+
 def load_vision(settings: Settings) -> tuple[ModelCard, Family]:
     """A model's card and its visual-token rule; enough to count tokens. Downloads no weights.
 
@@ -120,26 +129,26 @@ def load_local_model(settings: Settings) -> LocalModel:
     return LocalModel(card, image_token_id, family, tokenizer, builder)
 
 
-def build(settings: Settings) -> Application:
-    """Composes a server; nothing is started yet.
+def build(settings: Settings, *, lookup: Lookup = system_lookup) -> Application:
+    """Composes a server; nothing is started yet. ``lookup`` resolves the hosts of pictures.
 
     Raises:
         ConfigError: the settings or the model do not allow a start.
     """
-    renderer = RenderPool(settings.media)
+    media = _Media(MediaLoader(settings.media, lookup), RenderPool(settings.media))
     match settings.engine:
         case EngineKind.LOCAL:
-            return _with_local_engine(settings, renderer)
+            return _with_local_engine(settings, media)
         case EngineKind.UPSTREAM:
             if settings.upstream is None:
                 raise ConfigError("engine 'upstream' needs --upstream URL")
-            return _with_chat_engine(settings, renderer, UpstreamEngine(settings.upstream), "upstream")
+            return _with_chat_engine(settings, media, UpstreamEngine(settings.upstream), "upstream")
         case EngineKind.FAKE:
             fake = settings.fake.model_copy(update={"input": InputKind.MESSAGES})
-            return _with_chat_engine(settings, renderer, FakeEngine(fake), "fake")
+            return _with_chat_engine(settings, media, FakeEngine(fake), "fake")
 
 
-def _with_local_engine(settings: Settings, renderer: RenderPool) -> Application:
+def _with_local_engine(settings: Settings, media: _Media) -> Application:
     model = load_local_model(settings)
     card = model.card
     logger.info("%s", fields(model=card.model_id, revision=card.revision, quantization=card.quantization))
@@ -170,7 +179,7 @@ def _with_local_engine(settings: Settings, renderer: RenderPool) -> Application:
         family=model.family,
         keys=FeatureKeys(identity),
         engine=engine,
-        renderer=_delayed_renderer(settings, renderer),
+        renderer=_delayed_renderer(settings, media.renderer),
         builder=model.builder,
         metrics=metrics,
         max_model_len=max_model_len,
@@ -181,15 +190,15 @@ def _with_local_engine(settings: Settings, renderer: RenderPool) -> Application:
         revision=card.revision,
         max_model_len=max_model_len,
     )
-    return _assemble(settings, renderer, engine, preparer, metrics, models, card.generation)
+    return _assemble(settings, media, engine, preparer, metrics, models, card.generation)
 
 
-def _with_chat_engine(settings: Settings, renderer: RenderPool, engine: Engine, name: str) -> Application:
+def _with_chat_engine(settings: Settings, media: _Media, engine: Engine, name: str) -> Application:
     engine = _delayed_engine(settings, engine)
     metrics = _metrics(engine)
-    preparer = MessagePreparer(renderer=_delayed_renderer(settings, renderer), metrics=metrics)
+    preparer = MessagePreparer(renderer=_delayed_renderer(settings, media.renderer), metrics=metrics)
     models = ServedModels(settings.served_model_name, root=name, revision=None, max_model_len=None)
-    return _assemble(settings, renderer, engine, preparer, metrics, models, GenerationDefaults())
+    return _assemble(settings, media, engine, preparer, metrics, models, GenerationDefaults())
 
 
 def _per_channel(values: tuple[float, ...] | None, default: tuple[float, float, float]) -> tuple[float, float, float]:
@@ -202,18 +211,17 @@ def _per_channel(values: tuple[float, ...] | None, default: tuple[float, float, 
 
 def _assemble(
     settings: Settings,
-    renderer: RenderPool,
+    media: _Media,
     engine: Engine,
     preparer: Preparer,
     metrics: Metrics,
     models: ServedModels,
     defaults: GenerationDefaults,
 ) -> Application:
-    loader = MediaLoader(settings.media)
     load_delay = settings.inject_delay_s.get(Stage.MEDIA_LOAD)
     chat = ChatService(
         engine=engine,
-        loader=DelayedLoader(loader, load_delay) if load_delay else loader,
+        loader=DelayedLoader(media.loader, load_delay) if load_delay else media.loader,
         preparer=preparer,
         scopes=Scopes(),
         defaults=defaults,
@@ -227,13 +235,13 @@ def _assemble(
         admission=Admission(settings.gateway.max_requests),
         metrics=metrics,
         intake=Intake(
-            renderer,
+            media.renderer,
             max_text_bytes=settings.gateway.max_text_bytes,
             keep_base64=engine.capabilities().input is InputKind.MESSAGES,
         ),
         config=settings.gateway,
     )
-    return Application(gateway, renderer)
+    return Application(gateway, media.renderer)
 
 
 def _metrics(engine: Engine) -> Metrics:

@@ -68,7 +68,6 @@ SERVER = Group(
         Flag("gateway.api_key"),
         Flag("gateway.no_auth"),
         Flag("served_model_name"),
-        Flag("media.allowed_media_domains"),
         Flag("media.formats", ("--media-formats",)),
         Flag("media.require_sandbox"),
         Flag("gateway.allowed_origins"),
@@ -81,6 +80,22 @@ SERVER = Group(
         Flag("gateway.max_body_bytes"),
         Flag("log_level"),
         Flag("log_format"),
+    ),
+)
+MEDIA = Group(
+    "pictures by URL; all of it is off until it is allowed",
+    (
+        Flag("media.fetch.allowed_media_domains"),
+        Flag("media.fetch.allow_public_https"),
+        Flag("media.fetch.allow_plain_http"),
+        Flag("media.fetch.allow_ip_literals"),
+        Flag("media.fetch.allowed_private_networks"),
+        Flag("media.fetch.allowed_ports", ("--allowed-media-ports",)),
+        Flag("media.fetch.max_redirects", ("--max-media-redirects",)),
+        Flag("media.fetch.proxy", ("--media-proxy",)),
+        Flag("media.fetch.ca_file", ("--media-ca-file",)),
+        Flag("media.fetch.max_remote_images"),
+        Flag("media.allowed_local_media_path"),
     ),
 )
 ENGINE = Group(
@@ -102,4 +117,4 @@ BEYOND = Group(
         Flag("local.kv_cache_dtype"),
     ),
 )
-SERVE = (MODEL, LOADING, SERVER, ENGINE, BEYOND)
+SERVE = (MODEL, LOADING, SERVER, MEDIA, ENGINE, BEYOND)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from ssl import SSLError
 from typing import TypeVar
 
 from opsin.core.errors import ConfigError
@@ -16,6 +17,7 @@ from opsin.gateway.auth import check_exposure
 from opsin.gateway.config import GatewayConfig
 from opsin.gateway.tls import tls_problems
 from opsin.media.config import ACCEPTED_BY_DEFAULT, MediaConfig
+from opsin.media.fetch import trust
 from opsin.media.plugins import is_installed
 from opsin.media.types import ImageFormat
 from opsin.models.card import ModelCard, load_card
@@ -41,8 +43,8 @@ def problems(configuration: Configuration, *, listens: bool = True) -> list[Prob
     """Everything that is wrong, of the address too if it ``listens``. What rests on a wrong value is not judged."""
     wrong = {path for problem in configuration.problems for path in problem.settings}
     of_gateway = _of_gateway(configuration.settings.gateway) if listens else ()
-    of_engine = _of_engine(configuration.settings) if "engine" not in wrong else ()
     of_media = _of_media(configuration.settings.media)
+    of_engine = _of_engine(configuration.settings) if "engine" not in wrong else ()
     found = (problem for problem in (*of_gateway, *of_media, *of_engine) if not _rests_on(problem, wrong))
     return [*configuration.problems, *found]
 
@@ -51,8 +53,7 @@ def notices(configuration: Configuration) -> Iterator[str]:
     """What works otherwise than somebody may expect."""
     settings = configuration.settings
     yield from configuration.notices
-    if settings.media.allowed_media_domains:
-        yield "--allowed-media-domains: fetching pictures is not built yet; URLs stay refused, from these domains too"
+    yield from _about_fetching(configuration)
     if settings.engine is EngineKind.LOCAL:
         yield from refusals.notices(settings.local)
         return
@@ -100,6 +101,27 @@ def _of_media(config: MediaConfig) -> Iterator[Problem]:
     for image_format in config.formats:
         if not is_installed(image_format):
             yield Problem(f"--media-formats {image_format}: {_MISSING_DECODERS[image_format]}", ("media.formats",))
+    folder = config.allowed_local_media_path
+    if folder is not None and not folder.is_dir():
+        yield Problem(
+            f"--allowed-local-media-path {folder}: there is no such folder", ("media.allowed_local_media_path",)
+        )
+    if (certificates := config.fetch.ca_file) is not None:
+        try:
+            trust(certificates)
+        except OSError as error:
+            why = "holds no PEM certificates" if isinstance(error, SSLError) else f"cannot be read: {error.strerror}"
+            yield Problem(f"--media-ca-file {certificates}: {why}", ("media.fetch.ca_file",))
+
+
+def _about_fetching(configuration: Configuration) -> Iterator[str]:
+    fetch = configuration.settings.media.fetch
+    stated = [given.name for path, given in configuration.given.items() if path.startswith("media.fetch.")]
+    if stated and not fetch.enabled:
+        names = ", ".join(dict.fromkeys(stated))
+        yield f"no effect without --allowed-media-domains or --allow-public-https, as nothing is fetched: {names}"
+    elif fetch.proxy is not None:
+        yield "--media-proxy: the proxy resolves the hosts of pictures, so it has to refuse private addresses itself"
 
 
 def _of_engine(settings: Settings) -> Iterator[Problem]:

@@ -15,6 +15,7 @@ from opsin.app import Application, build
 from opsin.gateway.edge import metrics_app, public_app, server
 from opsin.gateway.listener import Listener
 from opsin.gateway.routes import create_app
+from opsin.media.dns import Lookup, system_lookup
 from opsin.settings import load_settings
 
 
@@ -40,9 +41,9 @@ class Served:
 
 
 @asynccontextmanager
-async def gateway(**flags: Any) -> AsyncGenerator[Served]:
-    """Starts application and listener, and ends both."""
-    application = build(load_settings({"engine": "fake", **flags}))
+async def gateway(*, lookup: Lookup = system_lookup, **flags: Any) -> AsyncGenerator[Served]:
+    """Starts application and listener, and ends both. ``lookup`` resolves the hosts of pictures."""
+    application = build(load_settings({"engine": "fake", **flags}), lookup=lookup)
     listener = Listener(
         uvicorn.Config(create_app(application.gateway), port=0, lifespan="off", log_config=None, access_log=False)
     )
@@ -50,7 +51,8 @@ async def gateway(**flags: Any) -> AsyncGenerator[Served]:
     try:
         await application.start()
         await listener.listening.wait()
-        async with aiohttp.ClientSession() as http:
+        # A connection that is kept may be closed by the server while a test is busy elsewhere.
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True)) as http:
             yield Served(f"http://127.0.0.1:{listener.port}", application, http)
     finally:
         listener.should_exit = True

@@ -109,11 +109,9 @@ def test_the_first_seeds_line() -> None:
     assert settings.model == "HuggingFaceTB/SmolVLM-256M-Instruct"
     assert settings.revision == "7e3e67edbbed1bf9888184d9df282b700a323964"
     assert settings.media.limit_mm_per_prompt.image == 4
-    assert settings.media.allowed_media_domains == ("images.example.com",)
+    assert settings.media.fetch.allowed_media_domains == ("images.example.com",)
     assert startup.problems(found) == []
-    assert list(startup.notices(found)) == [
-        "--allowed-media-domains: fetching pictures is not built yet; URLs stay refused, from these domains too"
-    ]
+    assert list(startup.notices(found)) == []
 
 
 def test_one_gpu() -> None:

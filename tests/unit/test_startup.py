@@ -121,8 +121,45 @@ def test_metrics_need_another_port() -> None:
 
 
 def test_what_is_not_built_yet_is_said() -> None:
-    assert "URLs stay refused" in notices(media={"allowed_media_domains": ["images.example.com"]})[0]
     assert "not built yet" in notices(local={"enable_prefix_caching": True})[0]
+
+
+class TestPicturesByUrl:
+    def test_what_allows_nothing_by_itself_is_said(self) -> None:
+        (notice,) = notices(media={"fetch": {"allow_plain_http": True, "max_redirects": 1}})
+        assert notice.startswith("no effect without --allowed-media-domains or --allow-public-https")
+        assert notice.endswith("media.fetch.allow_plain_http, media.fetch.max_redirects")
+        assert notices(media={"fetch": {"allow_plain_http": True, "allow_public_https": True}}) == []
+
+    def test_a_proxy_has_to_judge_addresses_itself(self) -> None:
+        fetch = {"allowed_media_domains": ["a.b"], "proxy": "http://user:pass@proxy.example:3128"}
+        assert "refuse private addresses itself" in notices(media={"fetch": fetch})[0]
+
+    def test_files_that_are_not_there_are_problems(self, tmp_path: Path) -> None:
+        (tmp_path / "empty.pem").touch()
+        for ca_file, why in ((tmp_path / "none.pem", "cannot be read: No such"), (tmp_path / "empty.pem", "no PEM")):
+            (text,) = problems(media={"fetch": {"ca_file": ca_file}})
+            assert why in text
+        (text,) = problems(media={"allowed_local_media_path": tmp_path / "absent"})
+        assert "there is no such folder" in text
+        chain, _ = certificate(tmp_path / "pair")
+        assert problems(media={"fetch": {"ca_file": chain}, "allowed_local_media_path": tmp_path}) == []
+
+    def test_bad_hosts_ports_and_networks_are_told_at_once(self) -> None:
+        texts = problems(
+            media={
+                "fetch": {
+                    "allowed_media_domains": ["https://a.b", "*.com", "good.example", "10.0.0.1"],
+                    "allowed_private_networks": ["10.0.0.1/8"],
+                    "allowed_ports": [0],
+                    "proxy": "socks5://secret-user:secret@x:1",
+                    "max_redirects": 4,
+                }
+            }
+        )
+        assert len(texts) == 6
+        assert all(text.startswith("media.fetch.") for text in texts)
+        assert not any("secret" in text for text in texts)
 
 
 class TestCertificates:

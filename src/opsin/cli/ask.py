@@ -7,19 +7,18 @@ import asyncio
 import json
 import sys
 from contextlib import aclosing
-from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
 
 from opsin.app import Application, build
 from opsin.cli.flags import read
+from opsin.cli.pictures import load_pictures
 from opsin.core.ids import new_request_id
 from opsin.demo.hint import PHOTO_HINT, is_photo
 from opsin.engine.api import Delta
 from opsin.gateway.streaming import to_completion
 from opsin.media import data_url
-from opsin.media.loader import MediaLoader
 from opsin.media.types import MediaBytes
 from opsin.protocol.request import parse_request
 from opsin.protocol.response import encode
@@ -30,8 +29,7 @@ def run(args: argparse.Namespace) -> int:
     """Prints the answer as it comes; returns the exit status."""
     *pictures, question = args._words
     settings = _impatient(read(args).checked())
-    loader = MediaLoader(settings.media)
-    media = [loader.load_file(Path(name), name) for name in pictures]
+    media = load_pictures(pictures, settings.media)
     return asyncio.run(_ask(settings, media, _body(media, question, args), as_json=args._json))
 
 

@@ -11,7 +11,7 @@ from opsin import __version__
 from opsin.cli import ask, bench, config, doctor, serve, tokens
 from opsin.cli.flags import add_flags, add_model_argument
 from opsin.core.errors import OpsinError
-from opsin.names import LOADING, MODEL, SERVE, Flag, Group
+from opsin.names import LOADING, MEDIA, MODEL, SERVE, Flag, Group
 
 _DETAILS = ("auto", "low", "high", "original")
 
@@ -83,7 +83,12 @@ def _add_serve(command: argparse.ArgumentParser) -> None:
 
 
 def _add_ask(command: argparse.ArgumentParser) -> None:
-    command.add_argument("_words", nargs="+", metavar="PICTURE… QUESTION", help="picture files, then the question")
+    command.add_argument(
+        "_words",
+        nargs="+",
+        metavar="PICTURE… QUESTION",
+        help="pictures (files, or URLs that are allowed), then the question",
+    )
     command.add_argument("--detail", dest="_detail", default="auto", choices=_DETAILS)
     command.add_argument("--max-tokens", dest="_max_tokens", type=int, default=256, metavar="N")
     command.add_argument("--json", dest="_json", action="store_true", help="print the whole answer as JSON")
@@ -91,14 +96,14 @@ def _add_ask(command: argparse.ArgumentParser) -> None:
         "a running server, in place of a model",
         (Flag("upstream.url", ("--url",)), Flag("upstream.api_key", ("--api-key",))),
     )
-    add_flags(command, server, MODEL, LOADING)
+    add_flags(command, server, MODEL, LOADING, MEDIA)
 
 
 def _add_tokens(command: argparse.ArgumentParser) -> None:
     command.add_argument("_pictures", nargs="+", metavar="PICTURE")
     command.add_argument("--detail", dest="_detail", default="auto", choices=_DETAILS)
     command.add_argument("--json", dest="_json", action="store_true")
-    add_flags(command, MODEL)
+    add_flags(command, MODEL, MEDIA)
 
 
 def _add_doctor(command: argparse.ArgumentParser) -> None:

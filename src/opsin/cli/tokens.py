@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
@@ -12,8 +11,8 @@ from rich.table import Table
 
 from opsin.app import load_vision
 from opsin.cli.flags import read
+from opsin.cli.pictures import load_pictures
 from opsin.core.conversation import Detail
-from opsin.media.loader import MediaLoader
 from opsin.vision.plan import VisionPlan
 
 
@@ -21,10 +20,10 @@ def run(args: argparse.Namespace) -> int:
     """Prints tiles and image tokens of each picture; returns the exit status."""
     settings = read(args).checked()
     _, family = load_vision(settings)
-    loader = MediaLoader(settings.media)
+    media = load_pictures(args._pictures, settings.media)
     plans = [
-        (name, family.plan(loader.load_file(Path(name), name).header.upright, Detail(args._detail)))
-        for name in args._pictures
+        (name, family.plan(picture.header.upright, Detail(args._detail)))
+        for name, picture in zip(args._pictures, media, strict=True)
     ]
     total = sum(plan.image_tokens for _, plan in plans)
     if args._json:

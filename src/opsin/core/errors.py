@@ -101,7 +101,7 @@ class MediaSourceForbidden(MediaError):
 
 
 class TooManyImages(MediaError):
-    """More pictures than ``limit_mm_per_prompt`` allows."""
+    """More pictures than ``limit_mm_per_prompt`` allows, or more of them by URL than ``max_remote_images``."""
 
 
 class MediaTooLarge(MediaError):
@@ -209,9 +209,14 @@ class Code(StrEnum):
     REQUEST_BODY_TIMEOUT = "request_body_timeout", BodyTooSlow, "send the body faster or smaller"
 
     INVALID_MEDIA = "invalid_media", MediaError, "send another picture"
-    INVALID_MEDIA_URL = "invalid_media_url", MediaError, "send the picture as a `data:` URL"
+    INVALID_MEDIA_URL = "invalid_media_url", MediaError, "correct it as the message says, or send a `data:` URL"
     MEDIA_IN_WRONG_ROLE = "media_in_wrong_role", MediaError, "put the picture into a message of the user"
     MEDIA_FILE_UNREADABLE = "media_file_unreadable", MediaError, "in Python and `opsin ask` only: name a readable file"
+    MEDIA_URL_UNREACHABLE = "media_url_unreachable", MediaError, "see that its server answers, with a right certificate"
+    MEDIA_URL_TIMEOUT = "media_url_timeout", MediaError, "send the picture itself, or serve it faster"
+    MEDIA_URL_STATUS = "media_url_status", MediaError, "name a URL that answers 200"
+    MEDIA_URL_REDIRECT = "media_url_redirect", MediaError, "name the URL that it leads to"
+    MEDIA_URL_ENCODING = "media_url_encoding", MediaError, "serve the picture without `Content-Encoding`"
     IMAGE_ASPECT_RATIO = "image_aspect_ratio", MediaError, "crop the picture, or cut it into several"
     INVALID_DATA_URL = "invalid_data_url", InvalidDataUrl, "correct the URL at the offset that the message names"
     MEDIA_URL_BLOCKED = "media_url_blocked", MediaSourceForbidden, "send the picture as a `data:` URL"

@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Protocol
 
 from opsin.cache.keys import FeatureKeys
 from opsin.core.conversation import Prompt, RawPrompt
 from opsin.core.errors import ContextLengthExceeded, UnsupportedParameter
+from opsin.core.together import together
 from opsin.engine.api import ChatPrompt, Engine, Picture, TokenPrompt
 from opsin.media.types import MediaBytes, RenderedPicture
 from opsin.prompt.build import PromptBuilder
 from opsin.telemetry.metrics import Metrics
 from opsin.vision.plan import Family, RenderRecipe, VisionPlan
-
-T = TypeVar("T")
 
 LONG_TEXT_CHARS = 8192
 """Longer texts are tokenised beside the event loop; the hop costs more than tokenising a short one."""
@@ -144,7 +143,7 @@ class TokenPreparer:
     async def _render(
         self, media: Sequence[MediaBytes], plans: Sequence[VisionPlan], keys: Sequence[str], leased: frozenset[str]
     ) -> tuple[Picture, ...]:
-        return await _together(
+        return await together(
             self._picture(picture, plan, key, known=key in leased)
             for picture, plan, key in zip(media, plans, keys, strict=True)
         )
@@ -181,7 +180,7 @@ class MessagePreparer:
                     param="prompt",
                 )
             prompt = prompt.as_turn()
-        pictures = await _together(self._picture(picture) for picture in media)
+        pictures = await together(self._picture(picture) for picture in media)
         return Prepared(ChatPrompt(prompt), pictures, max_tokens)
 
     async def _picture(self, media: MediaBytes) -> Picture:
@@ -189,13 +188,3 @@ class MessagePreparer:
         await self._renderer.verify(media)
         self._metrics.preprocess.observe(time.monotonic() - started)
         return Picture(key=media.sha256, image_tokens=None, num_tiles=None, media=media)
-
-
-async def _together(coroutines: Iterable[Coroutine[Any, Any, T]]) -> tuple[T, ...]:
-    """All at once, results in order; the first failure cancels the rest and is raised as itself."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(coroutine) for coroutine in coroutines]
-    except BaseExceptionGroup as failures:
-        raise failures.exceptions[0] from None
-    return tuple(task.result() for task in tasks)

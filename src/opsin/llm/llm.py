@@ -77,7 +77,7 @@ class LLM:
         """Answers raw prompts, all in flight together, in order.
 
         A prompt is text, or a dictionary of ``prompt`` (or ``prompt_token_ids``) and
-        ``{"multi_modal_data": {"image": …}}`` with one picture or a list: PIL images, bytes, paths, data: URLs, uint8
+        ``{"multi_modal_data": {"image": …}}`` with one picture or a list: PIL images, bytes, paths, URLs, uint8
         arrays. The text is yours and trusted: no chat template is applied, nothing (no begin token either) is added,
         and special tokens in it are tokens. It holds the model's placeholder, such as ``<image>``, once per picture.
 
@@ -102,7 +102,7 @@ class LLM:
     ) -> list[RequestOutput]:
         """Answers one conversation or a list of them, in order, as ``POST /v1/chat/completions`` would.
 
-        Messages are OpenAI's, with ``image_url`` parts holding data: URLs; vLLM's
+        Messages are OpenAI's, with ``image_url`` parts holding URLs; vLLM's
         ``{"type": "image_pil", "image_pil": image}`` takes whatever ``generate`` takes as a picture.
 
         Raises:

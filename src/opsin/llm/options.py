@@ -10,7 +10,7 @@ from typing import cast
 
 from opsin import startup
 from opsin.core.problems import raise_all
-from opsin.names import BEYOND, ENGINE, LOADING, MODEL
+from opsin.names import BEYOND, ENGINE, LOADING, MEDIA, MODEL
 from opsin.settings import Settings, configuration
 from opsin.sources import Layer, from_text
 
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 NAMES = {
     **{name: name for name in Settings.model_fields},
-    **{flag.keyword: flag.setting for group in (MODEL, LOADING, ENGINE, BEYOND) for flag in group.flags},
+    **{flag.keyword: flag.setting for group in (MODEL, LOADING, MEDIA, ENGINE, BEYOND) for flag in group.flags},
 }
 """Keyword → dotted path of its setting, or of a section such as ``media``."""
 

@@ -20,7 +20,7 @@ from opsin.core.errors import MediaError, MediaUndecodable
 from opsin.media import data_url
 from opsin.media.loader import MediaLoader
 
-ACCEPTED = "a PIL image, bytes, a path, a data: URL, or a uint8 array"
+ACCEPTED = "a PIL image, bytes, a path, a URL, or a uint8 array"
 
 _ADDRESS = re.compile(r"(data|https?|file):", re.IGNORECASE)
 _ENCODED = "application/octet-stream"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
+from opsin.media.fetch_config import FetchConfig
 from opsin.media.types import ImageFormat
 
 PILLOW_MAX_PIXELS = 178_956_970
@@ -60,8 +62,10 @@ class MediaConfig(BaseModel):
     """Sum over the pictures of a request of width x height x 4, which is what the decoder allocates for RGB."""
     limit_mm_per_prompt: LimitPerPrompt = LimitPerPrompt()
     """What one request may hold, as vLLM has it: {"image": 4}."""
-    allowed_media_domains: tuple[str, ...] = ()
-    """Hosts from which pictures may be fetched. Fetching is not built yet, so that all URLs stay refused."""
+    fetch: FetchConfig = FetchConfig()
+    """Pictures that a request names by http or https."""
+    allowed_local_media_path: Path | None = None
+    """Folder of this machine whose files a request may name by file URL; links in it are not followed."""
 
     formats: tuple[ImageFormat, ...] = Field(default=ACCEPTED_BY_DEFAULT, min_length=1)
     """Formats that are accepted. Each one more is a decoder more that strangers can attack; bmp, tiff and avif need

@@ -126,7 +126,7 @@ _ACCEPTED_RULES = (
     _accepted("type", "`text` or `image_url`", Place.PART),
     _accepted("text", "of a text", Place.PART),
     _accepted("image_url", "of a picture: an object, or the URL itself", Place.PART),
-    _accepted("url", "a `data:` URL", Place.IMAGE_URL),
+    _accepted("url", "a `data:` URL; `https:` and `file:` where those are allowed", Place.IMAGE_URL),
     _accepted("detail", "`auto`, `low`, `high`, `original`", Place.IMAGE_URL),
 )
 

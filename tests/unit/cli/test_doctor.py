@@ -66,7 +66,7 @@ def test_a_hub_model_is_not_downloaded(capsys: pytest.CaptureFixture[str], tmp_p
 
 
 def test_what_works_otherwise_than_expected_is_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
-    found = findings(capsys, "--engine", "fake", "--dtype", "half", "--allowed-media-domains", "a.b", status=0)
+    found = findings(capsys, "--engine", "fake", "--dtype", "half", "--max-media-redirects", "1", status=0)
     assert [finding["status"] for finding in found["settings"]] == ["warning", "warning", "ok"]
 
 

@@ -32,6 +32,12 @@ def test_names_are_vllms() -> None:
     assert "secret" not in repr(settings)
 
 
+def test_pictures_by_url_are_allowed_as_in_vllm() -> None:
+    media = to_settings({"allowed_media_domains": ["images.example.com"], "allowed_local_media_path": "/tmp"}).media
+    assert media.fetch.allowed_media_domains == ("images.example.com",)
+    assert media.allowed_local_media_path == Path("/tmp")
+
+
 def test_every_name_is_a_setting() -> None:
     assert {"model", "chat_template", "quantization", "upstream", "engine", "media"} <= NAMES.keys()
 

@@ -13,7 +13,7 @@ from opsin.core.errors import MediaError, MediaTooLarge, MediaUndecodable
 from opsin.llm.pictures import to_url
 from opsin.media import data_url
 from opsin.media.config import MediaConfig
-from opsin.media.loader import MediaLoader, load_ref
+from opsin.media.loader import MediaLoader, load_data_url
 from opsin.media.render import execute, render
 from opsin.vision.plan import RenderRecipe, Size
 from tests.corpus.pictures import good_pictures
@@ -34,7 +34,7 @@ def sent(picture: object) -> bytes:
 
 def rgb(picture: object) -> bytes:
     """The pixels that a model would see."""
-    media = load_ref(MediaRef(to_url(picture, LOADER, "p"), Detail.AUTO, "p"), CONFIG)
+    media = load_data_url(MediaRef(to_url(picture, LOADER, "p"), Detail.AUTO, "p"), CONFIG)
     size = media.header.upright
     return render(media.data, media.header, RenderRecipe((), size, 0, 0, False))
 
@@ -74,7 +74,7 @@ def test_any_mode_can_be_sent(mode: str) -> None:
 @pytest.mark.parametrize(
     ("picture", "said"),
     [
-        (3, "must be a PIL image, bytes, a path, a data: URL, or a uint8 array; got int"),
+        (3, "must be a PIL image, bytes, a path, a URL, or a uint8 array; got int"),
         (None, "got NoneType"),
         (noise(8, 8, 3) / 255, "must be uint8 of shape.*got <f8"),
         (noise(3, 8, 8), r"got \|u1 of shape \(3, 8, 8\)"),

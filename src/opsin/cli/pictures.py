@@ -1,0 +1,34 @@
+"""Pictures as words of a command line: files of this machine's user, or URLs that the settings allow."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from opsin.core.conversation import Detail, MediaRef
+from opsin.media.config import MediaConfig
+from opsin.media.loader import MediaLoader
+from opsin.media.types import MediaBytes
+
+_URL = re.compile(r"(https?|file|data):", re.IGNORECASE | re.ASCII)
+
+
+def load_pictures(words: Sequence[str], config: MediaConfig) -> list[MediaBytes]:
+    """All of them, in order.
+
+    Raises:
+        MediaError: a file that cannot be used, or a URL that may not be fetched or cannot be.
+    """
+    return asyncio.run(_load(words, MediaLoader(config)))
+
+
+async def _load(words: Sequence[str], loader: MediaLoader) -> list[MediaBytes]:
+    loaded: list[MediaBytes] = []
+    for word in words:
+        if _URL.match(word):
+            loaded += await loader.load([MediaRef(word, Detail.AUTO, word)])
+        else:
+            loaded.append(loader.load_file(Path(word), word))
+    return loaded

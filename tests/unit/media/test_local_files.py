@@ -1,0 +1,39 @@
+"""What the attacks under ``tests/attacks`` do not reach."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psutil
+import pytest
+
+from opsin.core.errors import MediaSourceForbidden
+from opsin.media.local_files import LocalFiles
+
+
+def test_at_most_one_byte_more_than_asked(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"12345")
+    files = LocalFiles(tmp_path)
+    assert files.read(f"file://{tmp_path}/a", 5) == b"12345"
+    assert files.read(f"file://{tmp_path}/a", 3) == b"1234"
+
+
+def test_no_descriptor_is_left(tmp_path: Path) -> None:
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    (tmp_path / "deep" / "er" / "a").write_bytes(b"1")
+    files = LocalFiles(tmp_path)
+    before = psutil.Process().num_fds()
+    for _ in range(3):
+        files.read(f"file://{tmp_path}/deep/er/a", 1)
+        for path in ("deep/er/absent", "deep/er", "deep/absent/a", "deep/er/a/b", "../a"):
+            with pytest.raises(MediaSourceForbidden):
+                files.read(f"file://{tmp_path}/{path}", 1)
+    assert psutil.Process().num_fds() == before
+
+
+def test_a_folder_that_is_gone_is_refused_like_anything_else(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    files = LocalFiles(tmp_path / "folder")
+    (tmp_path / "folder").rmdir()
+    with pytest.raises(MediaSourceForbidden, match="not available"):
+        files.read(f"file://{tmp_path}/folder/a", 1)
