@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import logging
 import os
 import signal
 
@@ -167,6 +168,12 @@ async def test_an_answer_says_how_its_pictures_were_read() -> None:
         assert not [chunk for chunk in deltas if "opsin" in chunk]
         _, without = await served.chat()
         assert "images" not in without["opsin"]
+
+
+async def test_a_start_tells_how_far_its_workers_are_confined(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    async with gateway() as served:
+        assert f"sandbox={served.application.renderer.level.label}" in caplog.text
 
 
 async def test_the_request_id_is_echoed_if_it_is_plain() -> None:
