@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -37,3 +40,30 @@ def test_a_folder_that_is_gone_is_refused_like_anything_else(tmp_path: Path) -> 
     (tmp_path / "folder").rmdir()
     with pytest.raises(MediaSourceForbidden, match="not available"):
         files.read(f"file://{tmp_path}/folder/a", 1)
+
+
+def test_a_file_that_becomes_a_link_between_two_looks(tmp_path: Path) -> None:
+    """A race, and lost by whoever asks first and follows afterwards: within a few hundred tries, out of these many."""
+    (tmp_path / "secret").write_bytes(b"secret")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "honest").write_bytes(b"honest")
+    (folder / "link").symlink_to(tmp_path / "secret")
+    (folder / "a").write_bytes(b"honest")
+    stopped = threading.Event()
+
+    def swap() -> None:
+        while not stopped.is_set():
+            for source in ("link", "honest"):
+                os.link(folder / source, folder / "next", follow_symlinks=False)
+                (folder / "next").replace(folder / "a")
+
+    swapping = threading.Thread(target=swap)
+    swapping.start()
+    files, found = LocalFiles(folder), set[bytes]()
+    for _ in range(5000):
+        with suppress(MediaSourceForbidden):
+            found.add(files.read(f"file://{folder}/a", 100))
+    stopped.set()
+    swapping.join()
+    assert found == {b"honest"}
