@@ -154,6 +154,7 @@ TIMED: dict[str, tuple[Mode, dict[str, Any], float]] = {
 }
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("name", TIMED)
 async def test_case_60_a_deadline_is_a_wall_clock(name: str) -> None:
     mode, limits, deadline_s = TIMED[name]
@@ -165,6 +166,7 @@ async def test_case_60_a_deadline_is_a_wall_clock(name: str) -> None:
     assert error.code == "media_url_timeout"
 
 
+@pytest.mark.timing
 async def test_case_60_a_name_that_hangs() -> None:
     dns = ScriptedDns(DNS, hanging=frozenset({"img.example"}))
     guarded = fetcher(80, lookup=dns, dns_timeout_s=0.3)
@@ -175,6 +177,7 @@ async def test_case_60_a_name_that_hangs() -> None:
     assert error.code == "media_url_timeout"
 
 
+@pytest.mark.timing
 async def test_case_60_a_listener_that_never_speaks_tls() -> None:
     with Canary(HOME) as silent:
         guarded = fetcher(silent.port, connect_timeout_s=0.3)
@@ -185,6 +188,7 @@ async def test_case_60_a_listener_that_never_speaks_tls() -> None:
     assert error.code == "media_url_timeout"
 
 
+@pytest.mark.timing
 async def test_case_60_a_listener_that_never_accepts() -> None:
     with ExitStack() as held:
         full = held.enter_context(socket.socket())
@@ -202,6 +206,7 @@ async def test_case_60_a_listener_that_never_accepts() -> None:
     assert error.code == "media_url_timeout"
 
 
+@pytest.mark.timing
 async def test_case_60_redirects_share_one_clock() -> None:
     async def slow(writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(0.2)
