@@ -19,7 +19,7 @@ from opsin.engine.api import ChatPrompt, Engine, Picture, TokenPrompt
 from opsin.media.types import MediaBytes, RenderedPicture
 from opsin.prompt.build import PromptBuilder
 from opsin.telemetry.metrics import Metrics
-from opsin.vision.plan import Family, RenderRecipe, VisionPlan
+from opsin.vision.plan import NativeFamily, RenderRecipe, VisionPlan
 
 T = TypeVar("T")
 
@@ -74,7 +74,7 @@ class TokenPreparer:
     def __init__(
         self,
         *,
-        family: Family,
+        family: NativeFamily,
         keys: FeatureKeys,
         engine: Engine,
         renderer: Renderer,
