@@ -16,6 +16,7 @@ from opsin.models.files import Edges
 from opsin.models.vision_files import VisionFiles
 from opsin.vision.plan import Count, Size
 from opsin.vision.reading import positive, square
+from opsin.vision.tiles import caps_of_tiles, tiles_within
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,11 +45,11 @@ class Gemma3Family:
 
     def with_max_pixels(self, max_pixels: int) -> Self:
         """See Family: fewer pieces. Under two of them nothing is cut."""
-        return replace(self, max_crops=min(max(max_pixels // self.view_side**2, 1), self.max_crops))
+        return replace(self, max_crops=tiles_within(max_pixels, self.view_side, self.max_crops))
 
     def caps(self) -> Sequence[int]:
         """See Family."""
-        return [views * self.view_side**2 for views in range(1, self.max_crops + 1)]
+        return caps_of_tiles(self.view_side, self.max_crops)
 
     def _num_crops(self, size: Size) -> int:
         longer, shorter = max(size.width, size.height), min(size.width, size.height)

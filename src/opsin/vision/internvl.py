@@ -16,6 +16,7 @@ from opsin.models.files import Edges
 from opsin.models.vision_files import VisionFiles
 from opsin.vision.plan import Count, Size
 from opsin.vision.reading import UNKNOWN_TOWER, VisionTower, patch_side, positive, square
+from opsin.vision.tiles import caps_of_tiles, tiles_within
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,12 +47,12 @@ class InternVLFamily:
 
     def with_max_pixels(self, max_pixels: int) -> Self:
         """See Family."""
-        max_tiles = min(max(max_pixels // self.tile_side**2, 1), self.max_tiles)
+        max_tiles = tiles_within(max_pixels, self.tile_side, self.max_tiles)
         return replace(self, max_tiles=max_tiles, min_tiles=min(self.min_tiles, max_tiles))
 
     def caps(self) -> Sequence[int]:
         """See Family."""
-        return [tiles * self.tile_side**2 for tiles in range(1, self.max_tiles + 1)]
+        return caps_of_tiles(self.tile_side, self.max_tiles)
 
     def _grid(self, size: Size) -> tuple[int, int]:
         """Columns and rows closest in shape; of equal shapes a larger one while the picture fills half of it."""

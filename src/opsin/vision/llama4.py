@@ -18,6 +18,7 @@ from opsin.models.vision_files import VisionFiles
 from opsin.vision.float32 import float32
 from opsin.vision.plan import Count, Size
 from opsin.vision.reading import positive, square
+from opsin.vision.tiles import caps_of_tiles, tiles_within
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,11 +45,11 @@ class Llama4Family:
 
     def with_max_pixels(self, max_pixels: int) -> Self:
         """See Family."""
-        return replace(self, max_tiles=min(max(max_pixels // self.tile_side**2, 1), self.max_tiles))
+        return replace(self, max_tiles=tiles_within(max_pixels, self.tile_side, self.max_tiles))
 
     def caps(self) -> Sequence[int]:
         """See Family."""
-        return [tiles * self.tile_side**2 for tiles in range(1, self.max_tiles + 1)]
+        return caps_of_tiles(self.tile_side, self.max_tiles)
 
     def _tiles(self, size: Size, max_tiles: int) -> Size:
         """The smallest enlargement (or the largest), or else the least reduction; of equal ones, the fewest tiles."""
@@ -68,16 +69,35 @@ class Llama4Family:
 
     def _scaled(self, size: Size, tiles: Size) -> Size:
         """The picture on its canvas: not enlarged beyond one tile unless to the largest canvas; at least one pixel."""
-        canvas = Size(tiles.width * self.tile_side, tiles.height * self.tile_side)
-        target = canvas
-        if not self.to_largest_canvas:
-            target = Size(
-                min(max(size.width, self.tile_side), canvas.width), min(max(size.height, self.tile_side), canvas.height)
-            )
-        by_width, by_height = target.width / size.width, target.height / size.height
+        width = self._target(size.width, tiles.width)
+        height = self._target(size.height, tiles.height)
+        by_width, by_height = width.over(size.width), height.over(size.height)
         if by_width < by_height:
-            return Size(target.width, max(min(math.floor(size.height * by_width), target.height), 1))
-        return Size(max(min(math.floor(size.width * by_height), target.width), 1), target.height)
+            return Size(width.length, max(min(width.scaled(size.height, size.width), height.length), 1))
+        return Size(max(min(height.scaled(size.width, size.height), width.length), 1), height.length)
+
+    def _target(self, side: int, tiles: int) -> _Target:
+        limit, wanted = tiles * self.tile_side, max(side, self.tile_side)
+        if self.to_largest_canvas or limit < wanted:
+            return _Target(limit, is_tensor=True)
+        return _Target(wanted, is_tensor=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """A side to scale to. The processor's canvas is a tensor, and what it is divided by becomes one."""
+
+    length: int
+    is_tensor: bool
+
+    def over(self, side: int) -> float:
+        """The scale, as it is compared."""
+        return float32(self.length / side) if self.is_tensor else self.length / side
+
+    def scaled(self, other: int, side: int) -> int:
+        """The other side at this one's scale."""
+        product = other * self.over(side)
+        return math.floor(float32(product) if self.is_tensor else product)
 
 
 def _num_markers(tiles: Size) -> int:

@@ -18,9 +18,12 @@ from opsin.core.errors import ConfigError
 from opsin.models.vision_files import VisionFiles
 from opsin.vision.plan import Count, Size
 from opsin.vision.reading import positive
+from opsin.vision.tiles import caps_of_tiles, tiles_within
 
 _BLOCKS = {"16x": 4, "4x": 2}
 """Patches per side of a token, by ``downsample_mode``."""
+
+_NO_GRID = Size(0, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,35 +45,34 @@ class MiniCPMVFamily:
         """See Family. ``low`` is the overview alone; ``high`` and ``original`` are ``auto``."""
         grid = self._grid(size, 1 if detail is Detail.LOW else self.max_slices)
         overview = self._scaled(size.width, size.height, enlarges=grid is None)
-        image_tokens = self._tokens(overview)
-        used, num_slices, line_feeds = overview, 0, 0
-        if grid is not None:
-            piece = self._scaled(
-                _nearest_multiple(size.width, grid.width) / grid.width,
-                _nearest_multiple(size.height, grid.height) / grid.height,
-                enlarges=True,
-            )
-            used, num_slices, line_feeds = (
-                Size(piece.width * grid.width, piece.height * grid.height),
-                grid.area,
-                grid.height - 1,
-            )
-            image_tokens += num_slices * self._tokens(piece)
-        return Count(
-            original=size,
-            used=used,
-            num_tiles=1 + num_slices,
-            image_tokens=image_tokens,
-            marker_tokens=3 * self.has_label + 2 * (1 + num_slices) + line_feeds,
+        if grid is None:
+            return self._count(size, overview, self._tokens(overview), _NO_GRID)
+        piece = self._scaled(
+            _nearest_multiple(size.width, grid.width) / grid.width,
+            _nearest_multiple(size.height, grid.height) / grid.height,
+            enlarges=True,
         )
+        used = Size(piece.width * grid.width, piece.height * grid.height)
+        return self._count(size, used, self._tokens(overview) + grid.area * self._tokens(piece), grid)
 
     def with_max_pixels(self, max_pixels: int) -> Self:
         """See Family."""
-        return replace(self, max_slices=min(max(max_pixels // self.slice_side**2, 1), self.max_slices))
+        return replace(self, max_slices=tiles_within(max_pixels, self.slice_side, self.max_slices))
 
     def caps(self) -> Sequence[int]:
         """See Family."""
-        return [slices * self.slice_side**2 for slices in range(1, self.max_slices + 1)]
+        return caps_of_tiles(self.slice_side, self.max_slices)
+
+    def _count(self, size: Size, used: Size, image_tokens: int, grid: Size) -> Count:
+        num_views = 1 + grid.area
+        line_feeds = max(grid.height - 1, 0)
+        return Count(
+            original=size,
+            used=used,
+            num_tiles=num_views,
+            image_tokens=image_tokens,
+            marker_tokens=3 * self.has_label + 2 * num_views + line_feeds,
+        )
 
     def _tokens(self, view: Size) -> int:
         return view.area // self.factor**2 if self.tokens_per_view is None else self.tokens_per_view

@@ -17,6 +17,7 @@ from opsin.models.files import Edges
 from opsin.models.vision_files import VisionFiles
 from opsin.vision.plan import Count, Size
 from opsin.vision.reading import TowerConfig, patch_side, positive, square
+from opsin.vision.tiles import caps_of_tiles, tiles_within
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,11 +44,11 @@ class MllamaFamily:
 
     def with_max_pixels(self, max_pixels: int) -> Self:
         """See Family."""
-        return replace(self, max_tiles=min(max(max_pixels // self.tile_side**2, 1), self.max_tiles))
+        return replace(self, max_tiles=tiles_within(max_pixels, self.tile_side, self.max_tiles))
 
     def caps(self) -> Sequence[int]:
         """See Family."""
-        return [tiles * self.tile_side**2 for tiles in range(1, self.max_tiles + 1)]
+        return caps_of_tiles(self.tile_side, self.max_tiles)
 
     def _tiles(self, size: Size, max_tiles: int) -> Size:
         """The smallest enlargement, or else the least reduction; of equal ones, the fewest tiles."""

@@ -17,6 +17,7 @@ from opsin.models.vision_files import VisionFiles
 from opsin.vision.float32 import float32
 from opsin.vision.plan import Count, Size
 from opsin.vision.reading import positive
+from opsin.vision.tiles import caps_of_tiles, tiles_within
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +50,11 @@ class MolmoFamily:
 
     def with_max_pixels(self, max_pixels: int) -> Self:
         """See Family."""
-        return replace(self, max_crops=min(max(max_pixels // self.crop_side**2, 1), self.max_crops))
+        return replace(self, max_crops=tiles_within(max_pixels, self.crop_side, self.max_crops))
 
     def caps(self) -> Sequence[int]:
         """See Family."""
-        return [crops * self.crop_side**2 for crops in range(1, self.max_crops + 1)]
+        return caps_of_tiles(self.crop_side, self.max_crops)
 
     def _tokens(self, num_crops: int) -> int:
         """Tokens along a row of crops: margins count once, at both ends; every crop is pooled apart."""

@@ -17,7 +17,6 @@ class VisionTower:
     """``vision_config`` of config.json, as far as tiles need it."""
 
     model_type: str | None = None
-    image_size: int | list[int] | None = None
     patch_size: int | list[int] | None = None
 
 

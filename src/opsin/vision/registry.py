@@ -40,9 +40,9 @@ def family_for(files: VisionFiles, *, otherwise: FromFiles | None = None) -> Fam
     Raises:
         ConfigError: nobody counts this model type, or the checkpoint's values contradict its family's rule.
     """
-    build = _FAMILIES.get(files.model_type, otherwise)
+    build = FAMILIES.get(files.model_type, otherwise)
     if build is None:
-        supported = ", ".join(sorted(_FAMILIES))
+        supported = ", ".join(sorted(FAMILIES))
         raise ConfigError(f"model_type {files.model_type}: no visual-token rule; supported: {supported}")
     return build(files)
 
@@ -60,7 +60,7 @@ def native_family_for(card: ModelCard) -> NativeFamily:
     return build(card)
 
 
-_FAMILIES: Mapping[str, FromFiles] = {
+FAMILIES: Mapping[str, FromFiles] = {
     "chameleon": chameleon.from_files,
     "deepseek_vl_v2": deepseek_vl2.from_files,
     "gemma3": gemma3.from_files,

@@ -53,7 +53,10 @@ def over_sizes(max_examples: int = 100) -> Callable[[Callable[..., None]], Calla
 
 
 def of_transformers(module: str) -> Any:
-    """A module of Transformers' models; without torchvision, which it would need for pixels only."""
+    """A module of Transformers' models, untyped: its types are partial and of no use to arithmetic.
+
+    Without torchvision too, which some modules import for pixel work that no test does.
+    """
     name = f"transformers.models.{module}"
     if find_spec("torchvision") is not None:
         return importlib.import_module(name)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from transformers.models.chameleon.image_processing_pil_chameleon import ChameleonImageProcessorPil
-from transformers.models.chameleon.processing_chameleon import ChameleonProcessor
-
 from opsin.core.conversation import Detail
 from opsin.vision.chameleon import ChameleonFamily, from_files
 from opsin.vision.plan import Size
-from tests.unit.vision.oracles import files, over_sizes, pixels_without_memory, without_init
+from tests.unit.vision.oracles import files, of_transformers, over_sizes, pixels_without_memory, without_init
+
+ChameleonImageProcessorPil = of_transformers("chameleon.image_processing_pil_chameleon").ChameleonImageProcessorPil
+ChameleonProcessor = of_transformers("chameleon.processing_chameleon").ChameleonProcessor
 
 
 @over_sizes(20)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from transformers.image_processing_utils import select_best_resolution
 
 from opsin.core.conversation import Detail
 from opsin.core.errors import ConfigError
 from opsin.models.facts import facts_of
 from opsin.vision.deepseek_vl2 import DeepseekVL2Family, from_files
 from opsin.vision.plan import Size
-from tests.unit.vision.oracles import files, over_sizes
+from tests.unit.vision.oracles import files, of_transformers, over_sizes
+
+processing = of_transformers("llava_next.processing_llava_next")
 
 FAMILY = DeepseekVL2Family()
 
@@ -18,7 +19,7 @@ FAMILY = DeepseekVL2Family()
 @over_sizes()
 def test_canvas_is_the_best_of_its_list(width: int, height: int) -> None:
     canvases = [(canvas.height, canvas.width) for canvas in FAMILY.canvases]
-    rows, columns = (side // 384 for side in select_best_resolution((height, width), canvases))
+    rows, columns = (side // 384 for side in processing.select_best_resolution((height, width), canvases))
     count = FAMILY.count(Size(width, height))
     assert count.num_tiles == rows * columns + 1
     # An overview of 14 rows and their newlines, a separator, and rows of tiles with one newline per row of tokens.

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 
 from opsin.core.conversation import Detail
 from opsin.vision.gemma3 import Gemma3Family, from_files
 from opsin.vision.plan import Size
-from tests.unit.vision.oracles import files, over_sizes, pixels_without_memory
+from tests.unit.vision.oracles import files, of_transformers, over_sizes, pixels_without_memory
+
+Gemma3ImageProcessorPil = of_transformers("gemma3.image_processing_pil_gemma3").Gemma3ImageProcessorPil
 
 PROCESSORS = {
     "Gemma 3": {"do_pan_and_scan": True},
@@ -23,7 +24,7 @@ PROCESSORS = {
 }
 
 
-def processor_of(**values: Any) -> Gemma3ImageProcessorPil:
+def processor_of(**values: Any) -> Any:
     return Gemma3ImageProcessorPil(size={"height": 896, "width": 896}, **values)
 
 

@@ -5,25 +5,23 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from transformers.models.gemma4.image_processing_pil_gemma4 import (
-    Gemma4ImageProcessorPil,
-    get_aspect_ratio_preserving_size,
-)
 
 from opsin.core.conversation import Detail
 from opsin.core.errors import ConfigError
 from opsin.models.files import Document
 from opsin.vision.gemma4 import BUDGETS, Gemma4Family, from_files
 from opsin.vision.plan import Size
-from tests.unit.vision.oracles import files, over_sizes, pixels_without_memory
+from tests.unit.vision.oracles import files, of_transformers, over_sizes, pixels_without_memory
+
+gemma4 = of_transformers("gemma4.image_processing_pil_gemma4")
 
 
 @pytest.mark.parametrize("budget", BUDGETS)
 @over_sizes(100)
 def test_count_is_the_processors(budget: int, width: int, height: int) -> None:
-    family = from_files(files("gemma4", Gemma4ImageProcessorPil(max_soft_tokens=budget)))
+    family = from_files(files("gemma4", gemma4.Gemma4ImageProcessorPil(max_soft_tokens=budget)))
     count = family.count(Size(width, height))
-    used = get_aspect_ratio_preserving_size(height, width, 16, budget * 9, 3)
+    used = gemma4.get_aspect_ratio_preserving_size(height, width, 16, budget * 9, 3)
     assert (count.used.height, count.used.width) == used
     assert count.image_tokens == used[0] // 16 * (used[1] // 16) // 9 <= budget
     assert count.marker_tokens == 2
@@ -31,7 +29,7 @@ def test_count_is_the_processors(budget: int, width: int, height: int) -> None:
 
 @pytest.mark.parametrize("size", [Size(1, 190), Size(640, 480)])
 def test_the_processor_itself_says_the_same(size: Size) -> None:
-    made = Gemma4ImageProcessorPil()(pixels_without_memory(size), input_data_format="channels_first")
+    made = gemma4.Gemma4ImageProcessorPil()(pixels_without_memory(size), input_data_format="channels_first")
     assert made["num_soft_tokens_per_image"] == [Gemma4Family().count(size).image_tokens]
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from transformers.models.glm4v.image_processing_pil_glm4v import Glm4vImageProcessorPil
-from transformers.models.glm46v.image_processing_pil_glm46v import Glm46VImageProcessorPil
 
 from opsin.core.conversation import Detail
 from opsin.core.errors import MediaError
 from opsin.vision.glm4v import from_files
 from opsin.vision.plan import Size
-from tests.unit.vision.oracles import files, over_sizes, pixels_without_memory
+from tests.unit.vision.oracles import files, of_transformers, over_sizes, pixels_without_memory
+
+Glm4vImageProcessorPil = of_transformers("glm4v.image_processing_pil_glm4v").Glm4vImageProcessorPil
+Glm46VImageProcessorPil = of_transformers("glm46v.image_processing_pil_glm46v").Glm46VImageProcessorPil
 
 PROCESSORS: dict[str, Any] = {
     "GLM-4.1V": Glm4vImageProcessorPil(),

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
-from transformers.models.internvl.processing_internvl import InternVLProcessor
 
 from opsin.core.conversation import Detail
 from opsin.vision.internvl import InternVLFamily, from_chat_files, from_files
 from opsin.vision.plan import Size
-from tests.unit.vision.oracles import files, over_sizes, pixels_without_memory, without_init
+from tests.unit.vision.oracles import files, of_transformers, over_sizes, pixels_without_memory, without_init
+
+GotOcr2ImageProcessorPil = of_transformers("got_ocr2.image_processing_pil_got_ocr2").GotOcr2ImageProcessorPil
+InternVLProcessor = of_transformers("internvl.processing_internvl").InternVLProcessor
 
 PROCESSOR = without_init(
     InternVLProcessor, image_seq_length=256, start_image_token="<", end_image_token=">", image_token="I"

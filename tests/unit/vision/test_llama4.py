@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 from transformers.image_utils import SizeDict
-from transformers.models.llama4.processing_llama4 import Llama4Processor
 
 from opsin.core.conversation import Detail
 from opsin.models.files import Document
@@ -15,6 +14,8 @@ from opsin.models.vision_files import VisionFiles
 from opsin.vision.llama4 import Llama4Family, from_files
 from opsin.vision.plan import Size
 from tests.unit.vision.oracles import files, of_transformers, over_sizes, without_init
+
+Llama4Processor = of_transformers("llama4.processing_llama4").Llama4Processor
 
 PROCESSING = of_transformers("llama4.image_processing_llama4")
 PROCESSOR = without_init(Llama4Processor)

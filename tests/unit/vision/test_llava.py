@@ -6,15 +6,16 @@ from typing import Any
 
 import pytest
 from transformers import LlavaProcessor
-from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
-from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 
 from opsin.core.conversation import Detail
 from opsin.core.errors import ConfigError
 from opsin.vision.llava import from_files
 from opsin.vision.pixtral import PixtralFamily
 from opsin.vision.plan import Size
-from tests.unit.vision.oracles import files, over_sizes, pixels_without_memory, tokenizer
+from tests.unit.vision.oracles import files, of_transformers, over_sizes, pixels_without_memory, tokenizer
+
+LlavaImageProcessorPil = of_transformers("llava.image_processing_pil_llava").LlavaImageProcessorPil
+SiglipImageProcessorPil = of_transformers("siglip.image_processing_pil_siglip").SiglipImageProcessorPil
 
 CLIP = {"size": {"shortest_edge": 336}, "crop_size": {"height": 336, "width": 336}}
 

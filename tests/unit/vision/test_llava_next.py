@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 from transformers import LlavaNextProcessor
-from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil
 
 from opsin.core.conversation import Detail
 from opsin.core.errors import ConfigError
 from opsin.vision.llava_next import LlavaNextFamily, from_files
 from opsin.vision.plan import Size
-from tests.unit.vision.oracles import files, over_sizes, pixels_without_memory, tokenizer
+from tests.unit.vision.oracles import files, of_transformers, over_sizes, pixels_without_memory, tokenizer
+
+LlavaNextImageProcessorPil = of_transformers("llava_next.image_processing_pil_llava_next").LlavaNextImageProcessorPil
 
 
 def processor_of(pinpoints: list[list[int]] | None = None, strategy: str = "default", extra: int = 1) -> Any:

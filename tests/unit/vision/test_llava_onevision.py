@@ -5,20 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from transformers.models.llava_onevision.image_processing_pil_llava_onevision import LlavaOnevisionImageProcessorPil
-from transformers.models.llava_onevision.processing_llava_onevision import LlavaOnevisionProcessor
 
 from opsin.core.conversation import Detail
 from opsin.core.errors import ConfigError
 from opsin.vision.llava_onevision import LlavaOnevisionFamily, from_files
 from opsin.vision.plan import Size
-from tests.unit.vision.oracles import files, over_sizes, pixels_without_memory, without_init
+from tests.unit.vision.oracles import files, of_transformers, over_sizes, pixels_without_memory, without_init
+
+processing = of_transformers("llava_onevision.processing_llava_onevision")
+images = of_transformers("llava_onevision.image_processing_pil_llava_onevision")
 
 
 def processor_of(*, tokens: int = 729, strategy: str = "full", aspect: str = "anyres_max_9", **values: Any) -> Any:
     return without_init(
-        LlavaOnevisionProcessor,
-        image_processor=LlavaOnevisionImageProcessorPil(**values),
+        processing.LlavaOnevisionProcessor,
+        image_processor=images.LlavaOnevisionImageProcessorPil(**values),
         image_token="<image>",
         num_image_tokens=tokens,
         vision_feature_select_strategy=strategy,
@@ -59,8 +60,7 @@ def test_count_is_the_processors(name: str, width: int, height: int) -> None:
 @pytest.mark.parametrize("size", [Size(2, 9), Size(640, 480), Size(300, 1000)])
 def test_pictures_in_company_are_one_view_each(size: Size, num_pictures: int) -> None:
     processor = PROCESSORS["LLaVA-OneVision"]
-    images = processor.image_processor
-    made = images([[pixels_without_memory(size)] * num_pictures], input_data_format="channels_first")
+    made = processor.image_processor([[pixels_without_memory(size)] * num_pictures], input_data_format="channels_first")
     text = processor.replace_image_token(made, num_pictures - 1)
     count = family_of(processor).count(size, num_pictures=num_pictures)
     assert text == "<image>" * count.image_tokens

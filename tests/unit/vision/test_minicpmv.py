@@ -5,20 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from transformers.models.minicpmv4_6.image_processing_pil_minicpmv4_6 import MiniCPMV4_6ImageProcessorPil
-from transformers.models.minicpmv4_6.processing_minicpmv4_6 import MiniCPMV4_6Processor
 
 from opsin.core.conversation import Detail
 from opsin.core.errors import ConfigError
 from opsin.vision.minicpmv import MiniCPMVFamily, from_block_files, from_files
 from opsin.vision.plan import Size
-from tests.unit.vision.oracles import files, over_sizes, pixels_without_memory, without_init
+from tests.unit.vision.oracles import files, of_transformers, over_sizes, pixels_without_memory, without_init
+
+minicpmv4_6 = of_transformers("minicpmv4_6.image_processing_pil_minicpmv4_6")
+MiniCPMV4_6Processor = of_transformers("minicpmv4_6.processing_minicpmv4_6").MiniCPMV4_6Processor
 
 PROCESSORS = {
-    "MiniCPM-V 4.6": MiniCPMV4_6ImageProcessorPil(),
-    "finer tokens": MiniCPMV4_6ImageProcessorPil(downsample_mode="4x"),
-    "four small slices": MiniCPMV4_6ImageProcessorPil(max_slice_nums=4, scale_resolution=200),
-    "no slices": MiniCPMV4_6ImageProcessorPil(slice_mode=False),
+    "MiniCPM-V 4.6": minicpmv4_6.MiniCPMV4_6ImageProcessorPil(),
+    "finer tokens": minicpmv4_6.MiniCPMV4_6ImageProcessorPil(downsample_mode="4x"),
+    "four small slices": minicpmv4_6.MiniCPMV4_6ImageProcessorPil(max_slice_nums=4, scale_resolution=200),
+    "no slices": minicpmv4_6.MiniCPMV4_6ImageProcessorPil(slice_mode=False),
 }
 
 
@@ -82,4 +83,4 @@ def test_low_is_the_overview_alone() -> None:
 
 def test_another_mode_is_refused() -> None:
     with pytest.raises(ConfigError, match="downsample_mode is 9x"):
-        from_block_files(files("minicpmv4_6", MiniCPMV4_6ImageProcessorPil(downsample_mode="9x")))
+        from_block_files(files("minicpmv4_6", minicpmv4_6.MiniCPMV4_6ImageProcessorPil(downsample_mode="9x")))

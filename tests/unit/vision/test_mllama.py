@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from transformers.image_utils import SizeDict
-from transformers.models.mllama.image_processing_pil_mllama import (
-    MllamaImageProcessorPil,
-    get_image_size_fit_to_canvas,
-    get_optimal_tiled_canvas,
-)
 
 from opsin.core.conversation import Detail
 from opsin.vision.mllama import MllamaFamily, from_files
 from opsin.vision.plan import Size
-from tests.unit.vision.oracles import files, over_sizes, pixels_without_memory
+from tests.unit.vision.oracles import files, of_transformers, over_sizes, pixels_without_memory
+
+MllamaImageProcessorPil = of_transformers("mllama.image_processing_pil_mllama").MllamaImageProcessorPil
+get_image_size_fit_to_canvas = of_transformers("mllama.image_processing_pil_mllama").get_image_size_fit_to_canvas
+get_optimal_tiled_canvas = of_transformers("mllama.image_processing_pil_mllama").get_optimal_tiled_canvas
 
 PROCESSORS = {
     "Llama 3.2 Vision": MllamaImageProcessorPil(size={"height": 560, "width": 560}),
@@ -21,13 +22,13 @@ PROCESSORS = {
 }
 
 
-def family_of(processor: MllamaImageProcessorPil) -> MllamaFamily:
+def family_of(processor: Any) -> MllamaFamily:
     return from_files(files("mllama", processor, config='{"vision_config": {"patch_size": 14}}'))
 
 
 @pytest.mark.parametrize("processor", PROCESSORS.values(), ids=PROCESSORS)
 @over_sizes()
-def test_tiles_are_the_processors(processor: MllamaImageProcessorPil, width: int, height: int) -> None:
+def test_tiles_are_the_processors(processor: Any, width: int, height: int) -> None:
     assert isinstance(processor.size, SizeDict)
     side = processor.size.height
     assert side is not None

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from transformers.models.molmo2.image_processing_molmo2 import select_tiling
 
 from opsin.core.conversation import Detail
 from opsin.vision.molmo import MolmoFamily, from_files
 from opsin.vision.plan import Size
-from tests.unit.vision.oracles import files, over_sizes
+from tests.unit.vision.oracles import files, of_transformers, over_sizes
+
+select_tiling = of_transformers("molmo2.image_processing_molmo2").select_tiling
 
 MARGIN = 8 * 14
 WINDOW = 336 - MARGIN

@@ -5,16 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from transformers.models.pixtral.image_processing_pil_pixtral import (
-    PixtralImageProcessorPil,
-    get_resize_output_image_size,
-)
 
 from opsin.core.conversation import Detail
 from opsin.core.errors import ConfigError, MediaError
 from opsin.vision.pixtral import PixtralFamily, from_files
 from opsin.vision.plan import Size
 from tests.unit.vision.oracles import files, of_transformers, over_sizes, pixels_without_memory, without_init
+
+PixtralImageProcessorPil = of_transformers("pixtral.image_processing_pil_pixtral").PixtralImageProcessorPil
+get_resize_output_image_size = of_transformers("pixtral.image_processing_pil_pixtral").get_resize_output_image_size
 
 PROCESSING = of_transformers("pixtral.processing_pixtral")
 FAMILIES = {

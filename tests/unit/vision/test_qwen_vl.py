@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
-from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from opsin.core.conversation import Detail
 from opsin.core.errors import ConfigError, MediaError
 from opsin.models.files import Document
 from opsin.vision.plan import Size
 from opsin.vision.qwen_vl import QwenVLFamily, from_files
-from tests.unit.vision.oracles import files, over_sizes, pixels_without_memory
+from tests.unit.vision.oracles import files, of_transformers, over_sizes, pixels_without_memory
+
+Qwen2VLImageProcessorPil = of_transformers("qwen2_vl.image_processing_pil_qwen2_vl").Qwen2VLImageProcessorPil
 
 PROCESSORS = {
     "class defaults": Qwen2VLImageProcessorPil(),
@@ -22,13 +24,13 @@ PROCESSORS = {
 }
 
 
-def family_of(processor: Qwen2VLImageProcessorPil) -> QwenVLFamily:
+def family_of(processor: Any) -> QwenVLFamily:
     return from_files(files("qwen2_vl", processor))
 
 
 @pytest.mark.parametrize("processor", PROCESSORS.values(), ids=PROCESSORS)
 @over_sizes()
-def test_count_is_the_processors(processor: Qwen2VLImageProcessorPil, width: int, height: int) -> None:
+def test_count_is_the_processors(processor: Any, width: int, height: int) -> None:
     family = family_of(processor)
     try:
         patches = processor.get_number_of_image_patches(height, width)
