@@ -35,8 +35,8 @@ from opsin.startup import model_problems, template_of
 from opsin.telemetry.logs import fields
 from opsin.telemetry.metrics import Metrics
 from opsin.testing.delays import DelayedEngine, DelayedLoader, DelayedRenderer
-from opsin.vision.plan import Family
-from opsin.vision.registry import family_for
+from opsin.vision.plan import Family, NativeFamily
+from opsin.vision.registry import family_for, native_family_for
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ class LocalModel:
 
     card: ModelCard
     image_token_id: int
-    family: Family
+    family: NativeFamily
     tokenizer: Tokenizer
     builder: PromptBuilder
 
@@ -107,7 +107,7 @@ def load_vision(settings: Settings) -> tuple[ModelCard, Family]:
         ConfigError: no such model, an unsupported family, or broken files.
     """
     card = load_card(resolve(settings.model_location, settings.revision, hub=settings.hub))
-    return card, family_for(card)
+    return card, family_for(card.vision)
 
 
 def load_local_model(settings: Settings) -> LocalModel:
@@ -119,7 +119,7 @@ def load_local_model(settings: Settings) -> LocalModel:
     resolved = resolve(settings.model_location, settings.revision, hub=settings.hub)
     card = load_card(resolved)
     raise_all(list(model_problems(settings, card)))
-    family = family_for(card)
+    family = native_family_for(card)
     tokenizer = Tokenizer.from_file(card.tokenizer_path)
     image_token_id = card.image_token_id or tokenizer.token_id(family.image_token)
     if image_token_id is None:
@@ -159,8 +159,8 @@ def _with_local_engine(settings: Settings, media: _Media) -> Application:
         model_type=card.model_type,
         image_token_id=model.image_token_id,
         eos_token_ids=card.eos_token_ids,
-        image_mean=_per_channel(card.vision.image_mean, IMAGENET_MEAN),
-        image_std=_per_channel(card.vision.image_std, IMAGENET_STD),
+        image_mean=_per_channel(card.normalization.mean, IMAGENET_MEAN),
+        image_std=_per_channel(card.normalization.std, IMAGENET_STD),
         max_model_len=max_model_len,
         delays={stage: seconds for stage, seconds in settings.inject_delay_s.items() if stage in ENGINE_STAGES},
         out_of_memory=settings.inject_out_of_memory,

@@ -26,7 +26,7 @@ from opsin.models.hub import is_folder_name, resolve
 from opsin.models.quantization import check_quantization
 from opsin.prompt.template import ChatTemplate
 from opsin.settings import Configuration, EngineKind, Settings
-from opsin.vision.registry import family_for
+from opsin.vision.registry import native_family_for
 
 T = TypeVar("T")
 
@@ -73,7 +73,7 @@ def is_local(settings: Settings) -> bool:
 
 def model_problems(settings: Settings, card: ModelCard) -> Iterator[Problem]:
     """What forbids to serve a checkpoint."""
-    yield from _raised(lambda: family_for(card), "model")
+    yield from _raised(lambda: native_family_for(card), "model")
     yield from _raised(lambda: check_quantization(card, settings.local.quantization), "model", "local.quantization")
     if card.own_code and not settings.local.trust_remote_code:
         text = (

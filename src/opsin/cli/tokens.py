@@ -13,7 +13,7 @@ from opsin.app import load_vision
 from opsin.cli.flags import read
 from opsin.cli.pictures import load_pictures
 from opsin.core.conversation import Detail
-from opsin.vision.plan import VisionPlan
+from opsin.vision.plan import Count
 
 
 def run(args: argparse.Namespace) -> int:
@@ -21,29 +21,29 @@ def run(args: argparse.Namespace) -> int:
     settings = read(args).checked()
     _, family = load_vision(settings)
     media = load_pictures(args._pictures, settings.media)
-    plans = [
-        (name, family.plan(picture.header.upright, Detail(args._detail)))
+    counts = [
+        (name, family.count(picture.header.upright, Detail(args._detail)))
         for name, picture in zip(args._pictures, media, strict=True)
     ]
-    total = sum(plan.image_tokens for _, plan in plans)
+    total = sum(count.image_tokens for _, count in counts)
     if args._json:
-        pictures = [{"picture": name, **_row(plan)} for name, plan in plans]
+        pictures = [{"picture": name, **_row(count)} for name, count in counts]
         print(json.dumps({"model": settings.model, "pictures": pictures, "image_tokens": total}))
         return 0
     table = Table("picture", "size", "used", "tiles", "image tokens")
-    for name, plan in plans:
-        row = _row(plan)
+    for name, count in counts:
+        row = _row(count)
         table.add_row(escape(name), str(row["size"]), str(row["used"]), str(row["tiles"]), str(row["image_tokens"]))
     table.add_section()
-    table.add_row("total", "", "", str(sum(plan.num_tiles for _, plan in plans)), str(total))
+    table.add_row("total", "", "", str(sum(count.num_tiles for _, count in counts)), str(total))
     Console().print(table)
     return 0
 
 
-def _row(plan: VisionPlan) -> dict[str, str | int]:
+def _row(count: Count) -> dict[str, str | int]:
     return {
-        "size": f"{plan.original.width}x{plan.original.height}",
-        "used": f"{plan.used.width}x{plan.used.height}",
-        "tiles": plan.num_tiles,
-        "image_tokens": plan.image_tokens,
+        "size": f"{count.original.width}x{count.original.height}",
+        "used": f"{count.used.width}x{count.used.height}",
+        "tiles": count.num_tiles,
+        "image_tokens": count.image_tokens,
     }

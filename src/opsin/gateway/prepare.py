@@ -20,7 +20,7 @@ from opsin.engine.api import ChatPrompt, Engine, Picture, TokenPrompt
 from opsin.media.types import MediaBytes, RenderedPicture
 from opsin.prompt.build import PromptBuilder
 from opsin.telemetry.metrics import Metrics
-from opsin.vision.plan import Family, RenderRecipe, VisionPlan
+from opsin.vision.plan import NativeFamily, RenderRecipe, VisionPlan
 
 LONG_TEXT_CHARS = 8192
 """Longer texts are tokenised beside the event loop; the hop costs more than tokenising a short one."""
@@ -73,7 +73,7 @@ class TokenPreparer:
     def __init__(
         self,
         *,
-        family: Family,
+        family: NativeFamily,
         keys: FeatureKeys,
         engine: Engine,
         renderer: Renderer,

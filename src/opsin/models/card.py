@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from opsin.core.errors import ConfigError
+from opsin.models.facts import facts_of
 from opsin.models.files import (
     AddedToken,
     ChatTemplateFile,
     ConfigFile,
-    Edges,
     GenerationConfigFile,
     ImageProcessorFile,
     ProcessorFile,
@@ -22,13 +22,14 @@ from opsin.models.files import (
     TokenIds,
     TokenizerConfigFile,
     TokenizerFile,
-    VisionConfig,
     convert_json,
     read_json,
     require_json,
 )
 from opsin.models.fingerprint import processor_fingerprint
 from opsin.models.hub import ResolvedModel
+from opsin.models.traits import UNKNOWN, Traits, traits_of
+from opsin.models.vision_files import VisionFiles, read_vision_files
 
 _TOKENIZER_CONFIG = "tokenizer_config.json"
 
@@ -45,28 +46,11 @@ class GenerationDefaults:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VisionParameters:
-    """The image processor's values as the checkpoint states them; lengths in pixels, None where it says nothing.
+class Normalization:
+    """Per RGB channel, on pixels already rescaled to 0..1; None where the checkpoint says nothing."""
 
-    ``image_mean`` and ``image_std`` are per RGB channel, on pixels already multiplied by ``rescale_factor``.
-    ``resample`` is Pillow's number of the filter (1 is Lanczos). ``patch_size`` and ``scale_factor`` come from the
-    model's configuration: a tile gives ``(tile // patch_size)**2 / scale_factor**2`` tokens.
-    """
-
-    image_processor_type: str | None
-    longest_edge: int | None
-    max_tile_edge: int | None
-    do_image_splitting: bool
-    image_seq_len: int | None
-    do_resize: bool
-    resample: int | None
-    do_rescale: bool
-    rescale_factor: float
-    do_normalize: bool
-    image_mean: tuple[float, ...] | None
-    image_std: tuple[float, ...] | None
-    patch_size: int | None
-    scale_factor: float | None
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,12 +67,14 @@ class ModelCard:
     image_token_id: int | None
     eos_token_ids: tuple[int, ...]
     generation: GenerationDefaults
-    vision: VisionParameters
+    vision: VisionFiles
+    normalization: Normalization
     chat_template: str
     special_tokens: Mapping[str, str]
     processor_fingerprint: str  # sha256 hex over processor, chat template and tokenizer files
     quantization: str | None = None  # Transformers' name of the method, e.g. "awq"
     own_code: tuple[str, ...] = ()  # classes that the checkpoint brings along as Python files
+    traits: Traits = UNKNOWN
 
     @property
     def tokenizer_path(self) -> Path:
@@ -107,6 +93,8 @@ def load_card(resolved: ResolvedModel) -> ModelCard:
     text = config.text_config or TextConfig()
     generation = read_json(folder, "generation_config.json", GenerationConfigFile) or GenerationConfigFile()
     processor = read_json(folder, "processor_config.json", ProcessorFile) or ProcessorFile()
+    vision = read_vision_files(folder)
+    facts = facts_of(resolved.model_id) if resolved.from_hub else None
     special_tokens = _special_tokens(folder)
     eos_statements = (generation.eos_token_id, config.eos_token_id, text.eos_token_id)
     return ModelCard(
@@ -120,12 +108,14 @@ def load_card(resolved: ResolvedModel) -> ModelCard:
         image_token_id=config.image_token_id,
         eos_token_ids=_eos_token_ids(folder, eos_statements, special_tokens),
         generation=_generation_defaults(generation),
-        vision=_vision_parameters(_image_processor(folder, processor), processor, config),
+        vision=vision,
+        normalization=_normalization(vision.image_processor.read(ImageProcessorFile)),
         chat_template=_chat_template(folder, processor),
         special_tokens=special_tokens,
         processor_fingerprint=processor_fingerprint(folder),
         quantization=_quantization(config, text),
         own_code=tuple((config.auto_map or {}).values()),
+        traits=facts.traits if facts else traits_of(config),
     )
 
 
@@ -169,30 +159,10 @@ def _generation_defaults(file: GenerationConfigFile) -> GenerationDefaults:
     )
 
 
-def _image_processor(folder: Path, processor: ProcessorFile) -> ImageProcessorFile:
-    """The nested form wins, as in Transformers."""
-    if processor.image_processor is not None:
-        return processor.image_processor
-    return require_json(folder, "preprocessor_config.json", ImageProcessorFile)
-
-
-def _vision_parameters(file: ImageProcessorFile, processor: ProcessorFile, config: ConfigFile) -> VisionParameters:
-    size = file.size if isinstance(file.size, Edges) else Edges()
-    return VisionParameters(
-        image_processor_type=file.image_processor_type,
-        longest_edge=size.longest_edge,
-        max_tile_edge=file.max_image_size.longest_edge if file.max_image_size else None,
-        do_image_splitting=file.do_image_splitting,
-        image_seq_len=processor.image_seq_len,
-        do_resize=file.do_resize,
-        resample=file.resample,
-        do_rescale=file.do_rescale,
-        rescale_factor=file.rescale_factor,
-        do_normalize=file.do_normalize,
-        image_mean=tuple(file.image_mean) if file.image_mean else None,
-        image_std=tuple(file.image_std) if file.image_std else None,
-        patch_size=(config.vision_config or VisionConfig()).patch_size,
-        scale_factor=config.scale_factor,
+def _normalization(file: ImageProcessorFile) -> Normalization:
+    return Normalization(
+        mean=tuple(file.image_mean) if file.image_mean else None,
+        std=tuple(file.image_std) if file.image_std else None,
     )
 
 

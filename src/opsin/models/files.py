@@ -1,7 +1,7 @@
 """The JSON files of a checkpoint, typed as they lie on disk. Knows their fields, not what these mean to a model.
 
 Only fields that opsin reads are listed; others are ignored. Field names are Transformers'; where it renamed one, both
-names are listed.
+names are listed. What a file says about pictures is the knowledge of the family that reads it: see ``Document``.
 """
 
 from __future__ import annotations
@@ -33,9 +33,13 @@ class QuantizationFile:
 
 @dataclass(frozen=True, slots=True)
 class TextConfig:
-    """``text_config`` of config.json."""
+    """``text_config`` of config.json. The number of routed experts has had three names."""
 
     max_position_embeddings: int | None = None
+    num_experts: int | None = None
+    num_local_experts: int | None = None
+    n_routed_experts: int | None = None
+    num_experts_per_tok: int | None = None
     eos_token_id: TokenIds = None
     dtype: str | None = None
     torch_dtype: str | None = None
@@ -44,9 +48,7 @@ class TextConfig:
 
 @dataclass(frozen=True, slots=True)
 class VisionConfig:
-    """``vision_config`` of config.json."""
-
-    patch_size: int | None = None
+    """``vision_config`` of config.json: that there is one. Families read what is in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,6 @@ class ConfigFile:
     architectures: list[str] | None = None
     text_config: TextConfig | None = None
     vision_config: VisionConfig | None = None
-    scale_factor: float | None = None
     max_position_embeddings: int | None = None
     image_token_id: int | None = None
     eos_token_id: TokenIds = None
@@ -92,27 +93,16 @@ class Edges:
 
 @dataclass(frozen=True, slots=True)
 class ImageProcessorFile:
-    """preprocessor_config.json, or ``image_processor`` inside processor_config.json."""
+    """preprocessor_config.json, or ``image_processor`` inside processor_config.json: the values of pixels."""
 
-    image_processor_type: str | None = None
-    size: Edges | int | None = None
-    max_image_size: Edges | None = None
-    do_image_splitting: bool = True
-    do_resize: bool = True
-    resample: int | None = None
-    do_rescale: bool = True
-    rescale_factor: float = 1 / 255
-    do_normalize: bool = True
     image_mean: list[float] | None = None
     image_std: list[float] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessorFile:
-    """processor_config.json."""
+class ProcessorFile(msgspec.Struct, frozen=True):
+    """processor_config.json. ``image_processor`` is JSON, empty where the file holds none."""
 
-    image_processor: ImageProcessorFile | None = None
-    image_seq_len: int | None = None
+    image_processor: msgspec.Raw = msgspec.Raw()  # which only a Struct may hold
     chat_template: str | None = None
 
 
@@ -153,16 +143,42 @@ class TokenizerConfigFile:
     chat_template: str | list[NamedTemplate] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A JSON file as it lies on disk, for readers that know their own fields of it; ``data`` is None without a file."""
+
+    name: str
+    data: bytes | None
+
+    def read(self, schema: type[T]) -> T:
+        """The file as ``schema``.
+
+        Raises:
+            ConfigError: there is no such file, or a field has another type.
+        """
+        if self.data is None:
+            raise ConfigError(f"{self.name}: missing from the model folder")
+        return decode_json(self.data, self.name, schema)
+
+    def read_if_any(self, schema: type[T]) -> T:
+        """The same, with the schema's own defaults where there is no file. Raises ConfigError."""
+        return decode_json(b"{}" if self.data is None else self.data, self.name, schema)
+
+
+def document(folder: Path, name: str) -> Document:
+    """The file ``name``, whether it is there or not."""
+    path = folder / name
+    return Document(name, path.read_bytes() if path.is_file() else None)
+
+
 def read_json(folder: Path, name: str, schema: type[T]) -> T | None:
     """The file as ``schema``, or None where there is none.
 
     Raises:
         ConfigError: the file is not JSON or a field has another type; the message names both.
     """
-    path = folder / name
-    if not path.is_file():
-        return None
-    return decode_json(path.read_bytes(), name, schema)
+    found = document(folder, name)
+    return None if found.data is None else found.read(schema)
 
 
 def require_json(folder: Path, name: str, schema: type[T]) -> T:
@@ -171,10 +187,7 @@ def require_json(folder: Path, name: str, schema: type[T]) -> T:
     Raises:
         ConfigError: also when it does not.
     """
-    found = read_json(folder, name, schema)
-    if found is None:
-        raise ConfigError(f"{name}: missing from the model folder")
-    return found
+    return document(folder, name).read(schema)
 
 
 def decode_json(data: bytes, name: str, schema: type[T]) -> T:

@@ -2,19 +2,28 @@
 
 Every tile becomes ``tokens_per_tile`` image tokens. The arithmetic, floating point included, is that of Transformers'
 ``image_processing_pil_idefics3.py`` and ``processing_idefics3.py``; SmolVLM's files hold the same rule and differ only
-in that the tokenizer may rename the marker tokens. This module knows no pixels, no tokenizer and no files.
+in that the tokenizer may rename the marker tokens. This module knows no pixels and no tokenizer.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self
 
 from opsin.core.conversation import Detail
-from opsin.vision.plan import RenderRecipe, Size, VisionPlan
+from opsin.core.errors import ConfigError
+from opsin.models.card import ModelCard
+from opsin.models.files import Edges
+from opsin.models.vision_files import VisionFiles
+from opsin.vision.plan import Count, RenderRecipe, Size, VisionPlan
+from opsin.vision.reading import positive
 
 MAX_EDGE = 4096
 """``MAX_IMAGE_SIZE`` of the processor: no side is ever longer, whatever the checkpoint asks for."""
+
+_LANCZOS = 1  # PIL.Image.Resampling.LANCZOS, the only filter of RenderRecipe
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +47,11 @@ class Idefics3Family:
     processor); ``tokens_per_tile`` is its ``image_seq_len``.
     """
 
-    name: str
-    longest_edge: int
-    tile_side: int
-    tokens_per_tile: int
-    do_image_splitting: bool
+    name: str = "idefics3"
+    longest_edge: int = 4 * 364
+    tile_side: int = 364
+    tokens_per_tile: int = 169
+    do_image_splitting: bool = True
     markers: Markers = Markers()
 
     @property
@@ -50,17 +59,41 @@ class Idefics3Family:
         """The placeholder that the chat template emits once per picture."""
         return self.markers.image
 
+    def count(self, size: Size, detail: Detail = Detail.AUTO, num_pictures: int = 1) -> Count:
+        """See Family. ``auto`` is the checkpoint's own default, ``low`` never cuts, ``original`` is ``high``."""
+        return self._count(size, self._recipe(size, self._splits(detail)))
+
     def plan(self, size: Size, detail: Detail) -> VisionPlan:
-        """The plan for an upright picture of ``size``; ``auto`` is the checkpoint's own default, ``low`` never cuts."""
+        """See NativeFamily."""
         recipe = self._recipe(size, self._splits(detail))
-        num_tiles = recipe.rows * recipe.columns + 1
+        count = self._count(size, recipe)
         return VisionPlan(
+            original=count.original,
+            used=count.used,
+            num_tiles=count.num_tiles,
+            image_tokens=count.image_tokens,
+            marker_tokens=count.marker_tokens,
+            slot=self._slot(recipe.rows, recipe.columns),
+            recipe=recipe,
+        )
+
+    def with_max_pixels(self, max_pixels: int) -> Self:
+        """See Family: the longest edge falls to whole tiles."""
+        edge = max(math.isqrt(max_pixels) // self.tile_side, 1) * self.tile_side
+        return replace(self, longest_edge=min(edge, self.longest_edge))
+
+    def caps(self) -> Sequence[int]:
+        """See Family."""
+        return [(tiles * self.tile_side) ** 2 for tiles in range(1, self.longest_edge // self.tile_side + 1)]
+
+    def _count(self, size: Size, recipe: RenderRecipe) -> Count:
+        num_tiles = recipe.rows * recipe.columns + 1
+        return Count(
             original=size,
             used=recipe.resizes[-1],
             num_tiles=num_tiles,
             image_tokens=num_tiles * self.tokens_per_tile,
-            slot=self._slot(recipe.rows, recipe.columns),
-            recipe=recipe,
+            marker_tokens=_num_markers(recipe.rows, recipe.columns),
         )
 
     def _splits(self, detail: Detail) -> bool:
@@ -95,6 +128,11 @@ class Idefics3Family:
         return "".join(lines) + "\n" + overview
 
 
+def _num_markers(rows: int, columns: int) -> int:
+    """Two before every tile, one at the end, one for the line feeds of every row: the last row's two are one token."""
+    return 3 + 2 * rows * columns + rows
+
+
 def _scaled_to_longest_edge(size: Size, edge: int) -> Size:
     """``_resize_output_size_rescale_to_max_len``: enlarges too; the short side is truncated, made even, at least 1."""
     aspect = size.width / size.height
@@ -127,3 +165,80 @@ def _rounded_up_to_tiles(size: Size, side: int) -> Size:
 
 def _ceil_to(length: int, side: int) -> int:
     return math.ceil(length / side) * side
+
+
+@dataclass(frozen=True, slots=True)
+class _ImageProcessor:
+    size: Edges | int | None = None
+    max_image_size: Edges | None = None
+    do_image_splitting: bool = True
+    do_resize: bool = True
+    resample: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Processor:
+    image_seq_len: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Tower:
+    patch_size: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Config:
+    vision_config: _Tower = _Tower()
+    scale_factor: float | None = None
+
+
+def from_files(files: VisionFiles, markers: Markers | None = None) -> Idefics3Family:
+    """The family of a checkpoint.
+
+    Raises:
+        ConfigError: a value is missing, contradicts another one, or is of a kind that the recipe cannot follow.
+    """
+    document = files.image_processor
+    stated = document.read(_ImageProcessor)
+    if not stated.do_resize:
+        raise ConfigError("image processor: do_resize is false; tiles then have no fixed size")
+    if stated.resample not in (None, _LANCZOS):
+        raise ConfigError(f"image processor: resample is {stated.resample}, supported is {_LANCZOS} (Lanczos)")
+    size = stated.size if isinstance(stated.size, Edges) else Edges()
+    tile = stated.max_image_size or Edges()
+    tile_side = positive(tile.longest_edge, document, "max_image_size.longest_edge")
+    return Idefics3Family(
+        name=files.model_type,
+        longest_edge=positive(size.longest_edge, document, "size.longest_edge"),
+        tile_side=tile_side,
+        tokens_per_tile=_tokens_per_tile(files, tile_side),
+        do_image_splitting=stated.do_image_splitting,
+        markers=markers or Markers(),
+    )
+
+
+def from_card(card: ModelCard) -> Idefics3Family:
+    """With its processor's marker tokens; SmolVLM's takes them from the tokenizer. Raises ConfigError."""
+    if card.model_type == "idefics3":
+        return from_files(card.vision)  # Idefics3Processor fixes its marker tokens
+    default, tokens = Markers(), card.special_tokens
+    markers = Markers(
+        fake=tokens.get("fake_image_token", default.fake),
+        overview=tokens.get("global_image_token", default.overview),
+        image=tokens.get("image_token", default.image),
+    )
+    return from_files(card.vision, markers)
+
+
+def _tokens_per_tile(files: VisionFiles, tile_side: int) -> int:
+    """``image_seq_len``, which must be what the model's encoder and connector yield for a tile."""
+    stated = files.processor.read_if_any(_Processor).image_seq_len
+    config = files.config.read(_Config)
+    if config.vision_config.patch_size is None or config.scale_factor is None:
+        if stated is None:
+            raise ConfigError("processor_config.json: image_seq_len is missing and config.json does not give it either")
+        return stated
+    yielded = int((tile_side // config.vision_config.patch_size) ** 2 / config.scale_factor**2)
+    if stated not in (None, yielded):
+        raise ConfigError(f"processor_config.json: image_seq_len is {stated}, but the model makes {yielded} of a tile")
+    return yielded

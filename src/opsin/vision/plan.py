@@ -1,9 +1,14 @@
-"""What a picture becomes for a model: the plan that every later stage follows."""
+"""What a picture becomes for a model: what it costs, and the plan that every later stage follows.
+
+Counting needs a picture's size alone and is possible for every family. A plan is more: it says how the pixels are made
+and which text stands for them, which only the local engine needs.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, Self
 
 from opsin.core.conversation import Detail
 
@@ -14,6 +19,36 @@ class Size:
 
     width: int
     height: int
+
+    @property
+    def area(self) -> int:
+        """Pixels in total."""
+        return self.width * self.height
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Count:
+    """What one picture costs.
+
+    ``used`` is the size to which the picture is scaled before it is padded or cut, the overview apart. ``num_tiles``
+    are the pictures that the encoder sees, the overview among them. ``image_tokens`` are positions of the prompt that
+    the encoder fills, newline and separator features included. ``marker_tokens`` are the model's own tokens around
+    them: start, end, row labels. ``cross_attention_tokens`` are positions outside the prompt, of models that look at
+    pictures by cross-attention. ``exact`` is false for an estimate.
+    """
+
+    original: Size
+    used: Size
+    num_tiles: int
+    image_tokens: int
+    marker_tokens: int
+    cross_attention_tokens: int = 0
+    exact: bool = True
+
+    @property
+    def prompt_tokens(self) -> int:
+        """What the picture takes of the context."""
+        return self.image_tokens + self.marker_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,18 +67,14 @@ class RenderRecipe:
     overview: bool
 
 
-@dataclass(frozen=True, slots=True)
-class VisionPlan:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VisionPlan(Count):
     """Exact cost and layout of one picture.
 
-    ``image_tokens`` are positions filled by the vision encoder; ``slot`` is the text that stands for the picture in the
-    prompt, all of it markers and image tokens of the model's own vocabulary, tokenised apart and spliced as ids.
+    ``slot`` is the text that stands for the picture in the prompt, all of it markers and image tokens of the model's
+    own vocabulary, tokenised apart and spliced as ids.
     """
 
-    original: Size
-    used: Size
-    num_tiles: int
-    image_tokens: int
     slot: str
     recipe: RenderRecipe
 
@@ -55,6 +86,29 @@ class Family(Protocol):
     def name(self) -> str:
         """The model type."""
         ...
+
+    def count(self, size: Size, detail: Detail = Detail.AUTO, num_pictures: int = 1) -> Count:
+        """The cost of an upright picture of ``size``, one of ``num_pictures`` in its request.
+
+        Raises:
+            MediaError: the family's own processor refuses a picture of this shape.
+        """
+        ...
+
+    def with_max_pixels(self, max_pixels: int) -> Self:
+        """This family under a lower cap on ``used``, taken down to what its processor can do; never a higher one.
+
+        Where the processor limits a side, ``max_pixels`` are those of a square. At the least one tile remains.
+        """
+        ...
+
+    def caps(self) -> Sequence[int]:
+        """Every ``max_pixels`` at which counts may change, ascending: a range where counts never fall as it rises."""
+        ...
+
+
+class NativeFamily(Family, Protocol):
+    """A family that the local engine can serve: it also says how pixels are made and what stands for them."""
 
     @property
     def image_token(self) -> str:

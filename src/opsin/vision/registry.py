@@ -1,82 +1,98 @@
-"""Which family counts and cuts for a model type. A new family is a new entry here and a file beside it."""
+"""Which family counts for a model type, and which can be served here. A new family is a new entry and a file beside."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
 from opsin.core.errors import ConfigError
-from opsin.models.card import ModelCard, VisionParameters
-from opsin.vision.idefics3 import Idefics3Family, Markers
-from opsin.vision.plan import Family
+from opsin.models.card import ModelCard
+from opsin.models.vision_files import VisionFiles
+from opsin.vision import (
+    chameleon,
+    deepseek_vl2,
+    gemma3,
+    gemma4,
+    glm4v,
+    idefics3,
+    internvl,
+    kimi_vl,
+    llama4,
+    llava,
+    llava_next,
+    llava_onevision,
+    minicpmv,
+    mllama,
+    molmo,
+    pixtral,
+    qwen_vl,
+)
+from opsin.vision.plan import Family, NativeFamily
 
-_LANCZOS = 1  # PIL.Image.Resampling.LANCZOS, the only filter of RenderRecipe
+FromFiles = Callable[[VisionFiles], Family]
 
 
-def family_for(card: ModelCard) -> Family:
-    """The family of a checkpoint, with its parameters.
+def family_for(files: VisionFiles, *, otherwise: FromFiles | None = None) -> Family:
+    """Who counts a checkpoint's pictures, with its parameters.
+
+    ``otherwise`` counts model types without a rule here: ``estimated``, whose counts are labelled, or the local
+    engine's own counting with Transformers. Without it they are refused.
 
     Raises:
-        ConfigError: the model type has no family here, or the checkpoint's values contradict the family's rule.
+        ConfigError: nobody counts this model type, or the checkpoint's values contradict its family's rule.
     """
-    build = _FAMILIES.get(card.model_type)
+    build = FAMILIES.get(files.model_type, otherwise)
     if build is None:
-        supported = ", ".join(sorted(_FAMILIES))
-        raise ConfigError(f"model_type {card.model_type}: no visual-token rule; supported: {supported}")
+        supported = ", ".join(sorted(FAMILIES))
+        raise ConfigError(f"model_type {files.model_type}: no visual-token rule; supported: {supported}")
+    return build(files)
+
+
+def native_family_for(card: ModelCard) -> NativeFamily:
+    """The family of a checkpoint that the local engine can serve.
+
+    Raises:
+        ConfigError: it serves no such model type, or the checkpoint's values contradict the family's rule.
+    """
+    build = _NATIVE.get(card.model_type)
+    if build is None:
+        supported = ", ".join(sorted(_NATIVE))
+        raise ConfigError(f"model_type {card.model_type}: not served by the local engine; supported: {supported}")
     return build(card)
 
 
-def _idefics3(card: ModelCard) -> Family:
-    return _tiled(card, Markers())  # Idefics3Processor fixes its marker tokens
+FAMILIES: Mapping[str, FromFiles] = {
+    "chameleon": chameleon.from_files,
+    "deepseek_vl_v2": deepseek_vl2.from_files,
+    "gemma3": gemma3.from_files,
+    "gemma4": gemma4.from_files,
+    "gemma4_unified": gemma4.from_files,
+    "glm46v": glm4v.from_files,
+    "glm4v": glm4v.from_files,
+    "glm4v_moe": glm4v.from_files,
+    "idefics3": idefics3.from_files,
+    "internvl": internvl.from_files,
+    "internvl_chat": internvl.from_chat_files,
+    "kimi_vl": kimi_vl.from_files,
+    "llama4": llama4.from_files,
+    "llava": llava.from_files,
+    "llava_next": llava_next.from_files,
+    "llava_onevision": llava_onevision.from_files,
+    "minicpmv": minicpmv.from_files,
+    "minicpmv4_6": minicpmv.from_block_files,
+    "minicpmv4_7": minicpmv.from_block_files,
+    "mistral3": pixtral.from_files,
+    "mllama": mllama.from_files,
+    "molmo": molmo.from_files,
+    "qwen2_5_vl": qwen_vl.from_files,
+    "qwen2_vl": qwen_vl.from_files,
+    "qwen3_5": qwen_vl.from_files,
+    "qwen3_5_moe": qwen_vl.from_files,
+    "qwen3_vl": qwen_vl.from_files,
+    "qwen3_vl_moe": qwen_vl.from_files,
+    "smolvlm": idefics3.from_files,
+}
 
-
-def _smolvlm(card: ModelCard) -> Family:
-    """SmolVLMProcessor takes its marker tokens from the tokenizer where that names them."""
-    default = Markers()
-    tokens = card.special_tokens
-    return _tiled(
-        card,
-        Markers(
-            fake=tokens.get("fake_image_token", default.fake),
-            overview=tokens.get("global_image_token", default.overview),
-            image=tokens.get("image_token", default.image),
-        ),
-    )
-
-
-def _tiled(card: ModelCard, markers: Markers) -> Idefics3Family:
-    vision = card.vision
-    if not vision.do_resize:
-        raise ConfigError("image processor: do_resize is false; tiles then have no fixed size")
-    if vision.resample not in (None, _LANCZOS):
-        raise ConfigError(f"image processor: resample is {vision.resample}, supported is {_LANCZOS} (Lanczos)")
-    tile_side = _positive(vision.max_tile_edge, "max_image_size.longest_edge")
-    return Idefics3Family(
-        name=card.model_type,
-        longest_edge=_positive(vision.longest_edge, "size.longest_edge"),
-        tile_side=tile_side,
-        tokens_per_tile=_tokens_per_tile(vision, tile_side),
-        do_image_splitting=vision.do_image_splitting,
-        markers=markers,
-    )
-
-
-def _positive(value: int | None, field: str) -> int:
-    if value is None or value < 1:
-        raise ConfigError(f"image processor: {field} is {value}, a positive number of pixels is needed")
-    return value
-
-
-def _tokens_per_tile(vision: VisionParameters, tile_side: int) -> int:
-    """``image_seq_len``, which must be what the model's encoder and connector yield for a tile."""
-    stated = vision.image_seq_len
-    if vision.patch_size is None or vision.scale_factor is None:
-        if stated is None:
-            raise ConfigError("processor_config.json: image_seq_len is missing and config.json does not give it either")
-        return stated
-    yielded = int((tile_side // vision.patch_size) ** 2 / vision.scale_factor**2)
-    if stated not in (None, yielded):
-        raise ConfigError(f"processor_config.json: image_seq_len is {stated}, but the model makes {yielded} of a tile")
-    return yielded
-
-
-_FAMILIES: Mapping[str, Callable[[ModelCard], Family]] = {"idefics3": _idefics3, "smolvlm": _smolvlm}
+_NATIVE: Mapping[str, Callable[[ModelCard], NativeFamily]] = {
+    "idefics3": idefics3.from_card,
+    "smolvlm": idefics3.from_card,
+}

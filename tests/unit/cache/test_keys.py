@@ -6,7 +6,15 @@ from opsin.cache.keys import FeatureKeys, Scopes
 from opsin.vision.plan import RenderRecipe, Size, VisionPlan
 
 TILE = Size(128, 128)
-PLAN = VisionPlan(TILE, TILE, 1, 16, "<image>", RenderRecipe((TILE,), TILE, 0, 0, False))
+PLAN = VisionPlan(
+    original=TILE,
+    used=TILE,
+    num_tiles=1,
+    image_tokens=16,
+    marker_tokens=3,
+    slot="<image>",
+    recipe=RenderRecipe((TILE,), TILE, 0, 0, False),
+)
 
 
 def test_a_key_changes_with_everything_that_changes_the_features() -> None:

@@ -12,10 +12,12 @@ from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3I
 
 from opsin.core.conversation import Detail
 from opsin.core.errors import ConfigError
-from opsin.models.card import GenerationDefaults, ModelCard, load_card
+from opsin.models.card import GenerationDefaults, ModelCard, Normalization, load_card
+from opsin.models.facts import facts_of
 from opsin.models.hub import ResolvedModel
+from opsin.models.traits import Fusion, Traits
 from opsin.vision.plan import Size
-from opsin.vision.registry import family_for
+from opsin.vision.registry import family_for, native_family_for
 from tests import checkpoints
 
 CONFIG = {
@@ -53,13 +55,17 @@ FOLDER: dict[str, Any] = {
 }
 
 
-def card(folder: Path, **changes: Any) -> ModelCard:
-    """The card of FOLDER with whole files replaced; None leaves a file out."""
+def written(folder: Path, **changes: Any) -> Path:
+    """FOLDER on disk with whole files replaced; None leaves a file out."""
     files = FOLDER | {name.replace("__", "."): content for name, content in changes.items()}
     for name, content in files.items():
         if content is not None:
             (folder / name).write_text(content if isinstance(content, str) else json.dumps(content))
-    return load_card(ResolvedModel(path=folder, model_id="owner/name", revision="abc"))
+    return folder
+
+
+def card(folder: Path, **changes: Any) -> ModelCard:
+    return load_card(ResolvedModel(path=written(folder, **changes), model_id="owner/name", revision="abc"))
 
 
 def test_old_layout(tmp_path: Path) -> None:
@@ -70,10 +76,9 @@ def test_old_layout(tmp_path: Path) -> None:
     assert found.eos_token_ids == (6, 0)
     assert found.generation == GenerationDefaults(temperature=1.0, top_p=0.9)
     assert found.special_tokens == {"bos_token": "<|im_start|>", "eos_token": "<end_of_utterance>"}
-    assert (found.vision.longest_edge, found.vision.max_tile_edge, found.vision.image_seq_len) == (2048, 512, 64)
-    assert (found.vision.patch_size, found.vision.scale_factor) == (16, 4)
-    assert found.vision.image_mean == (0.5, 0.5, 0.5)
-    assert found.vision.do_image_splitting
+    assert found.normalization == Normalization(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+    assert found.traits == Traits(fusion=Fusion.LATE)
+    assert family_for(found.vision).count(Size(256, 256)).image_tokens == 17 * 64
     assert found.chat_template == "new"
     assert found.tokenizer_path == tmp_path / "tokenizer.json"
 
@@ -93,14 +98,14 @@ def test_what_transformers_writes(tmp_path: Path) -> None:
     assert found.generation.temperature == 0
     assert found.chat_template == "{{ messages }}"
     assert found.special_tokens["bos_token"] == "<|im_start|>"
-    assert family_for(found).plan(Size(256, 256), Detail.AUTO).image_tokens == 5 * 16
+    assert native_family_for(found).plan(Size(256, 256), Detail.AUTO).image_tokens == 5 * 16
 
 
 def test_new_layout_nests_the_image_processor(tmp_path: Path) -> None:
     processor = {"image_processor": IMAGE_PROCESSOR | {"do_image_splitting": False}, "image_seq_len": 64}
     found = card(tmp_path, processor_config__json=processor, preprocessor_config__json=None)
-    assert (found.vision.longest_edge, found.vision.image_seq_len) == (2048, 64)
-    assert not found.vision.do_image_splitting
+    assert family_for(found.vision).count(Size(256, 256)).image_tokens == 64
+    assert found.normalization.mean == (0.5, 0.5, 0.5)
 
 
 @pytest.mark.parametrize(
@@ -203,3 +208,12 @@ def test_fingerprint_follows_processor_files_only(tmp_path: Path) -> None:
     assert len(first) == 64
     assert card(tmp_path, config__json=CONFIG | {"image_token_id": 9}).processor_fingerprint == first
     assert card(tmp_path, chat_template__jinja="other").processor_fingerprint != first
+
+
+def test_traits_of_a_known_hub_id_are_the_facts(tmp_path: Path) -> None:
+    model_id = "Qwen/Qwen3-VL-30B-A3B-Instruct"
+    known = facts_of(model_id)
+    assert known is not None
+    folder = written(tmp_path)
+    assert load_card(ResolvedModel(folder, model_id, "abc", from_hub=True)).traits == known.traits
+    assert load_card(ResolvedModel(folder, model_id, "abc")).traits == Traits(fusion=Fusion.LATE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -280,7 +281,7 @@ def test_slot_of_another_vocabulary() -> None:
     plan = Idefics3Family(
         name="other", longest_edge=128, tile_side=128, tokens_per_tile=4, do_image_splitting=False
     ).plan(Size(1, 1), Detail.AUTO)
-    other = [VisionPlan(plan.original, plan.used, 1, 5, plan.slot, plan.recipe)]
+    other = [replace(plan, image_tokens=5)]
     with pytest.raises(ConfigError, match="4 image tokens in a slot of 5"):
         builder().build(Conversation((message("user", PICTURE),)), other)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from transformers.models.smolvlm.processing_smolvlm import (
 
 from opsin.core.conversation import Detail
 from opsin.vision.idefics3 import Idefics3Family
-from opsin.vision.plan import RenderRecipe, Size
+from opsin.vision.plan import Count, RenderRecipe, Size
 from tests.checkpoints import tokenizer
 
 Pixels = NDArray[np.uint8]
@@ -159,6 +160,30 @@ def test_slot_is_the_processors_expansion(size: Size, split: bool) -> None:
     assert tokens["input_ids"][0] == processor.tokenizer(plan.slot)["input_ids"]
     assert tokens["input_ids"][0].count(processor.image_token_id) == plan.image_tokens
     assert len(tokens["pixel_values"][0]) == plan.num_tiles
+
+
+@settings(max_examples=100, deadline=None)
+@given(width=SIDES, height=SIDES, detail=st.sampled_from(Detail))
+def test_count_is_that_of_the_plan_and_markers_are_those_of_its_slot(width: int, height: int, detail: Detail) -> None:
+    plan = SMOLVLM_256M.plan(Size(width, height), detail)
+    count = SMOLVLM_256M.count(Size(width, height), detail)
+    assert count == Count(
+        original=plan.original,
+        used=plan.used,
+        num_tiles=plan.num_tiles,
+        image_tokens=plan.image_tokens,
+        marker_tokens=plan.marker_tokens,
+    )
+    markers = re.findall(r"<(?!image>)[^>]+>|\n+", plan.slot)
+    assert count.marker_tokens == len(markers)
+    assert count.image_tokens == plan.slot.count("<image>")
+
+
+def test_a_cap_lowers_the_longest_edge_to_whole_tiles() -> None:
+    assert SMOLVLM_256M.with_max_pixels(1700 * 1700) == family(longest_edge=1536)
+    assert SMOLVLM_256M.with_max_pixels(1) == family(longest_edge=512)
+    assert SMOLVLM_256M.with_max_pixels(10**9) == SMOLVLM_256M
+    assert list(SMOLVLM_256M.caps()) == [512**2, 1024**2, 1536**2, 2048**2]
 
 
 @settings(max_examples=50, deadline=None)

@@ -1,0 +1,91 @@
+"""Gemma 3: one square view; with pan and scan, a long picture is also shown in pieces.
+
+The arithmetic is that of ``pan_and_scan`` in Transformers' ``image_processing_pil_gemma3.py``. Around every view stand
+a start and an end marker; the blank lines and words that the processor adds are text, and not counted here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+from opsin.core.conversation import Detail
+from opsin.models.files import Edges
+from opsin.models.vision_files import VisionFiles
+from opsin.vision.plan import Count, Size
+from opsin.vision.reading import positive, square
+from opsin.vision.tiles import caps_of_tiles, tiles_within
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gemma3Family:
+    """The rule with one checkpoint's parameters. ``max_crops`` 1 is what remains of pan and scan under a cap."""
+
+    name: str = "gemma3"
+    view_side: int = 896
+    tokens_per_view: int = 256
+    pan_and_scan: bool = False
+    min_crop_side: int = 256
+    max_crops: int = 4
+    min_ratio: float = 1.2
+
+    def count(self, size: Size, detail: Detail = Detail.AUTO, num_pictures: int = 1) -> Count:
+        """See Family. ``high`` and ``original`` pan and scan, ``low`` does not, ``auto`` as the checkpoint does."""
+        pans = self.pan_and_scan if detail is Detail.AUTO else detail is not Detail.LOW
+        num_views = 1 + (self._num_crops(size) if pans else 0)
+        return Count(
+            original=size,
+            used=Size(self.view_side, self.view_side),
+            num_tiles=num_views,
+            image_tokens=num_views * self.tokens_per_view,
+            marker_tokens=num_views * 2,
+        )
+
+    def with_max_pixels(self, max_pixels: int) -> Self:
+        """See Family: fewer pieces. Under two of them nothing is cut."""
+        return replace(self, max_crops=tiles_within(max_pixels, self.view_side, self.max_crops))
+
+    def caps(self) -> Sequence[int]:
+        """See Family."""
+        return caps_of_tiles(self.view_side, self.max_crops)
+
+    def _num_crops(self, size: Size) -> int:
+        longer, shorter = max(size.width, size.height), min(size.width, size.height)
+        if self.max_crops < 2 or longer / shorter < self.min_ratio:
+            return 0
+        wanted = min(longer // self.min_crop_side, math.floor(longer / shorter + 0.5))
+        num_crops = min(self.max_crops, max(2, wanted))
+        too_small = min(math.ceil(longer / num_crops), shorter) < self.min_crop_side
+        return 0 if too_small else num_crops
+
+
+@dataclass(frozen=True, slots=True)
+class _ImageProcessor:
+    size: Edges | None = None
+    do_pan_and_scan: bool | None = None
+    pan_and_scan_min_crop_size: int | None = None
+    pan_and_scan_max_num_crops: int | None = None
+    pan_and_scan_min_ratio_to_activate: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Processor:
+    image_seq_length: int = 256
+
+
+def from_files(files: VisionFiles) -> Gemma3Family:
+    """The family of a checkpoint; what its file leaves open is the processor's own. Raises ConfigError."""
+    document = files.image_processor
+    stated = document.read(_ImageProcessor)
+    tokens = files.processor.read_if_any(_Processor).image_seq_length
+    return Gemma3Family(
+        name=files.model_type,
+        view_side=square(stated.size, 224, document),
+        tokens_per_view=positive(tokens, files.processor, "image_seq_length"),
+        pan_and_scan=bool(stated.do_pan_and_scan),
+        min_crop_side=stated.pan_and_scan_min_crop_size or 256,
+        max_crops=stated.pan_and_scan_max_num_crops or 4,
+        min_ratio=stated.pan_and_scan_min_ratio_to_activate or 1.2,
+    )

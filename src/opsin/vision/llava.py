@@ -1,0 +1,90 @@
+"""LLaVA-1.5, and LLaVA-NeXT-Interleave: every picture is one square view, whatever its size.
+
+The rule is that of Transformers' ``processing_llava.py``. The same model type also holds Pixtral, told by its encoder.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+from opsin.core.conversation import Detail
+from opsin.core.errors import ConfigError
+from opsin.models.files import Document, Edges
+from opsin.models.vision_files import VisionFiles
+from opsin.vision import pixtral
+from opsin.vision.plan import Count, Family, Size
+from opsin.vision.reading import TowerConfig, patch_side, positive
+
+_CLIP_VIEW = Size(336, 336)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LlavaFamily:
+    """``view`` is what the encoder sees, in pixels."""
+
+    name: str = "llava"
+    view: Size = _CLIP_VIEW
+    tokens_per_view: int = 576
+
+    def count(self, size: Size, detail: Detail = Detail.AUTO, num_pictures: int = 1) -> Count:
+        """See Family. ``detail`` changes nothing."""
+        return Count(original=size, used=self.view, num_tiles=1, image_tokens=self.tokens_per_view, marker_tokens=0)
+
+    def with_max_pixels(self, max_pixels: int) -> Self:
+        """See Family: there is nothing to lower."""
+        return self
+
+    def caps(self) -> tuple[int, ...]:
+        """See Family."""
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class _ImageProcessor:
+    size: Edges | int | None = None
+    crop_size: Edges | int | None = None
+    do_center_crop: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClassToken:
+    """How the processors of LLaVA count the encoder's class token: as one more, which one strategy drops again."""
+
+    patch_size: int | None = None
+    num_additional_image_tokens: int = 0
+    vision_feature_select_strategy: str | None = None
+
+    @property
+    def extra(self) -> int:
+        """Tokens of a view beside its patches. Files that name no patch size count none."""
+        if self.patch_size is None:
+            return 0
+        return self.num_additional_image_tokens - (self.vision_feature_select_strategy == "default")
+
+
+def from_files(files: VisionFiles) -> Family:
+    """The family of a checkpoint. Raises ConfigError."""
+    tower = files.config.read(TowerConfig).vision_config
+    if tower.model_type == "pixtral":
+        return pixtral.from_files(files)
+    document = files.image_processor
+    stated = document.read(_ImageProcessor)
+    view = _view(stated, document)
+    processor = files.processor.read_if_any(ClassToken)
+    patch = processor.patch_size or patch_side(tower, 14, files.config)
+    return LlavaFamily(
+        name=files.model_type,
+        view=view,
+        tokens_per_view=(view.height // patch) * (view.width // patch) + processor.extra,
+    )
+
+
+def _view(stated: _ImageProcessor, document: Document) -> Size:
+    cropped = stated.do_center_crop is not False and stated.crop_size is not None
+    size, field = (stated.crop_size, "crop_size") if cropped else (stated.size, "size")
+    if isinstance(size, int):
+        return Size(positive(size, document, field), size)
+    if size is None or size.height is None or size.width is None:
+        raise ConfigError(f"{document.name}: {field} gives no height and width; views then have no fixed size")
+    return Size(positive(size.width, document, f"{field}.width"), positive(size.height, document, f"{field}.height"))

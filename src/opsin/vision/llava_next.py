@@ -1,0 +1,95 @@
+"""LLaVA-NeXT (1.6): the best of a list of canvases in square tiles, less its padding, after one view of the whole.
+
+The arithmetic is that of Transformers' ``processing_llava_next.py``. A learned newline feature ends every row of the
+canvas; it is filled by the encoder and counts as an image token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+from opsin.core.conversation import Detail
+from opsin.core.errors import ConfigError
+from opsin.models.files import Document, Edges
+from opsin.models.vision_files import VisionFiles
+from opsin.vision.llava import ClassToken
+from opsin.vision.pinpoints import areas, below, best_canvas, fitted, without_padding
+from opsin.vision.plan import Count, Size
+from opsin.vision.reading import TowerConfig, patch_side, positive
+
+_CANVASES = tuple(
+    Size(width, height) for height, width in ((336, 672), (672, 336), (672, 672), (1008, 336), (336, 1008))
+)
+
+_SMALL_VIEW = Edges(shortest_edge=224)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LlavaNextFamily:
+    """The rule with one checkpoint's parameters. ``extra_tokens`` belong to the overview, beside its patches."""
+
+    name: str = "llava_next"
+    tile_side: int = 336
+    patch_size: int = 14
+    canvases: tuple[Size, ...] = _CANVASES
+    extra_tokens: int = 0
+
+    def count(self, size: Size, detail: Detail = Detail.AUTO, num_pictures: int = 1) -> Count:
+        """See Family. ``low`` takes only the smallest canvases; ``high`` and ``original`` are ``auto``."""
+        canvases = below(self.canvases, 0) if detail is Detail.LOW else self.canvases
+        canvas = best_canvas(size, canvases)
+        tiles = Size(canvas.width // self.tile_side, canvas.height // self.tile_side)
+        patches = self.tile_side // self.patch_size
+        features = without_padding(size, Size(tiles.width * patches, tiles.height * patches))
+        newlines = features.height
+        return Count(
+            original=size,
+            used=fitted(size, canvas),
+            num_tiles=tiles.area + 1,
+            image_tokens=features.area + newlines + patches**2 + self.extra_tokens,
+            marker_tokens=0,
+        )
+
+    def with_max_pixels(self, max_pixels: int) -> Self:
+        """See Family."""
+        return replace(self, canvases=below(self.canvases, max_pixels))
+
+    def caps(self) -> Sequence[int]:
+        """See Family."""
+        return areas(self.canvases)
+
+
+@dataclass(frozen=True, slots=True)
+class _ImageProcessor:
+    size: Edges = _SMALL_VIEW
+    image_grid_pinpoints: list[tuple[int, int]] | None = None
+
+
+def from_files(files: VisionFiles) -> LlavaNextFamily:
+    """The family of a checkpoint. Raises ConfigError."""
+    document = files.image_processor
+    stated = document.read(_ImageProcessor)
+    processor = files.processor.read_if_any(ClassToken)
+    tower = files.config.read(TowerConfig).vision_config
+    return LlavaNextFamily(
+        name=files.model_type,
+        tile_side=view_side(stated.size, document),
+        patch_size=processor.patch_size or patch_side(tower, 14, files.config),
+        canvases=canvases_of(stated.image_grid_pinpoints, document) or _CANVASES,
+        extra_tokens=processor.extra,
+    )
+
+
+def view_side(size: Edges, document: Document) -> int:
+    """The side of the views that the processor makes. Raises ConfigError."""
+    sides = [side for side in (size.shortest_edge, size.height, size.width) if side is not None]
+    return positive(size.shortest_edge or min(sides, default=None), document, "size.shortest_edge")
+
+
+def canvases_of(pinpoints: list[tuple[int, int]] | None, document: Document) -> tuple[Size, ...]:
+    """The canvases of ``image_grid_pinpoints``, which has the height first. Raises ConfigError."""
+    if pinpoints == []:
+        raise ConfigError(f"{document.name}: image_grid_pinpoints is empty")
+    return tuple(Size(width, height) for height, width in pinpoints or ())
