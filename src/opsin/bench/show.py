@@ -37,6 +37,9 @@ def _parts(summary: Summary) -> Iterator[RenderableType]:
     yield _card(summary.card, summary)
     if not summary.levels:
         return
+    if summary.verdict is Verdict.FAILED:  # the other tables would be empty
+        yield _failures(summary.levels)
+        return
     yield _table("load", _LOAD, summary)
     yield _table("latency of successes in ms", _LATENCY, summary, "value [95 % interval]; — : n is too small to tell")
     yield _table("per second: steady window / whole level", _RATES, summary)

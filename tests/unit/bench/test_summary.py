@@ -146,6 +146,7 @@ def test_verdicts() -> None:
         (Verdict.INVALID, 1),
     ]
     assert killed.reasons == ["a client process died"]
+    assert failed.reasons == ["no request succeeded: 1 x oom"]
 
 
 def test_a_repeated_picture_is_not_cold() -> None:
@@ -157,7 +158,10 @@ def test_a_repeated_picture_is_not_cold() -> None:
 def test_a_cache_that_hits_is_not_cold() -> None:
     counters = {"vlm_image_cache_hits_total": 1.0, "vlm_image_cache_misses_total": 3.0}
     hit = summarise(the_results([a_record()], a_level(counters=counters)))
-    assert hit.reasons == ["concurrency 2: declared cold, and 25.0% of lookups of picture features were hits"]
+    assert hit.reasons == [
+        "concurrency 2: declared cold, and 25.0% of lookups of picture features were hits"
+        "; if an earlier run sent the same pictures, use another --seed"
+    ]
     prefixes = {"vllm:prefix_cache_hits_total": 90.0, "vllm:prefix_cache_queries_total": 100.0}
     assert summarise(the_results([a_record()], a_level(counters=prefixes))).verdict is Verdict.VALID
 
