@@ -123,7 +123,7 @@ def _ignored(why: str, *, switches: str = "", values: str = "", lists: str = "")
 
 _OF_ENGINE = (
     _refused(
-        f"the local engine runs on one device; for several {ATTACH}",
+        f"the local engine runs on one device; for several GPUs {ATTACH}",
         switches="""
             enable-expert-parallel/-ep enable-eplb enable-elastic-ep enable-ep-weight-filter enable-dbo enable-hc-sp
             data-parallel-external-lb/-dpe data-parallel-hybrid-lb/-dph data-parallel-multi-port-external-lb/-dpm
