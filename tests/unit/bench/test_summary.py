@@ -186,3 +186,11 @@ def test_what_is_shown() -> None:
 def test_nothing_to_show_is_shown_too(records: list[Record]) -> None:
     assert "FAILED" in shown(summarise(the_results(records)))
     assert shown(summarise(the_results(records, a_level(workers=[]), goodput=["ttft:1"], probe_rate=1)))
+
+
+def test_where_nothing_succeeded_only_failures_and_notes_are_shown() -> None:
+    text = shown(summarise(the_results([a_failure(Outcome.OOM)])))
+    assert text.splitlines()[1].strip() == "no request succeeded: 1 x oom"
+    assert "failures" in text
+    assert "latency" not in text
+    assert "note: no cache counters at /metrics" in text
