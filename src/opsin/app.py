@@ -26,12 +26,12 @@ from opsin.media.confine import Level
 from opsin.media.dns import Lookup, system_lookup
 from opsin.media.loader import MediaLoader
 from opsin.media.pool import RenderPool
-from opsin.models.card import GenerationDefaults, ModelCard, load_card
+from opsin.models.card import GenerationDefaults, ModelCard
 from opsin.models.hub import fetch_weights, resolve
 from opsin.prompt.build import PromptBuilder
 from opsin.prompt.tokenizer import Detokenizer, Tokenizer
 from opsin.settings import EngineKind, Settings
-from opsin.startup import model_problems, template_of
+from opsin.startup import card_of, model_problems, template_of
 from opsin.telemetry.logs import fields
 from opsin.telemetry.metrics import Metrics
 from opsin.testing.delays import DelayedEngine, DelayedLoader, DelayedRenderer
@@ -106,7 +106,7 @@ def load_vision(settings: Settings) -> tuple[ModelCard, Family]:
     Raises:
         ConfigError: no such model, an unsupported family, or broken files.
     """
-    card = load_card(resolve(settings.model_location, settings.revision, hub=settings.hub))
+    card = card_of(settings, resolve(settings.model_location, settings.revision, hub=settings.hub))
     return card, family_for(card.vision)
 
 
@@ -117,7 +117,7 @@ def load_local_model(settings: Settings) -> LocalModel:
         ConfigError: no such model, an unsupported family, or broken files.
     """
     resolved = resolve(settings.model_location, settings.revision, hub=settings.hub)
-    card = load_card(resolved)
+    card = card_of(settings, resolved)
     raise_all(list(model_problems(settings, card)))
     family = native_family_for(card)
     tokenizer = Tokenizer.from_file(card.tokenizer_path)
@@ -151,7 +151,7 @@ def build(settings: Settings, *, lookup: Lookup = system_lookup) -> Application:
 def _with_local_engine(settings: Settings, media: _Media) -> Application:
     model = load_local_model(settings)
     card = model.card
-    logger.info("%s", fields(model=card.model_id, revision=card.revision, quantization=card.quantization))
+    logger.info("%s", fields(model=settings.model, revision=card.revision, quantization=card.quantization))
     max_model_len = settings.max_model_len or card.max_model_len or DEFAULT_MAX_MODEL_LEN
     config = LocalEngineConfig(
         **settings.local.model_dump(),
@@ -163,6 +163,7 @@ def _with_local_engine(settings: Settings, media: _Media) -> Application:
         image_std=_per_channel(card.normalization.std, IMAGENET_STD),
         max_model_len=max_model_len,
         delays={stage: seconds for stage, seconds in settings.inject_delay_s.items() if stage in ENGINE_STAGES},
+        step_delay_s=settings.inject_step_delay_s,
         out_of_memory=settings.inject_out_of_memory,
     )
     engine = _delayed_engine(settings, LocalEngine(config, lambda: Detokenizer(model.tokenizer)))

@@ -18,11 +18,12 @@ from opsin.engine.local.config import LocalOptions
 from opsin.engine.local.probe import probe
 from opsin.engine.upstream.config import UpstreamConfig
 from opsin.engine.upstream.probe import choose_model, fetch_models
+from opsin.gateway.listener import bind
 from opsin.media.config import MediaConfig
 from opsin.media.confine import Level
 from opsin.media.sandbox import observe
-from opsin.models.card import ModelCard, load_card
-from opsin.models.hub import fetch_weights, resolve
+from opsin.models.card import ModelCard
+from opsin.models.hub import fetch_weights, look_up, resolve
 from opsin.settings import Configuration, EngineKind, Settings
 
 
@@ -44,23 +45,30 @@ class Finding:
 
 
 async def examine(configuration: Configuration) -> AsyncIterator[Finding]:
-    """Findings as they come: settings, model, engine and device, sandbox, Redis."""
+    """Findings as they come: settings, model, engine and device, port, sandbox, Redis."""
     settings = configuration.settings
-    found = startup.problems(configuration)
-    for finding in _of_settings(configuration, [problem for problem in found if "model" not in problem.settings]):
+    found: dict[str, list[Problem]] = {"settings": [], "model": [], "engine": []}
+    for problem in startup.problems(configuration):
+        found[_area(problem)].append(problem)
+    for finding in _of_settings(configuration, found["settings"]):
         yield finding
+    engine = [Finding("engine", Status.PROBLEM, problem.text) for problem in found["engine"]]
     match settings.engine:
         case EngineKind.LOCAL:
-            findings, card = _of_model(settings, [problem for problem in found if "model" in problem.settings])
-            for finding in (*findings, *await asyncio.to_thread(_of_machine, settings.local, card)):
+            findings, card = _of_model(settings, found["model"])
+            for finding in (*findings, *(engine or await asyncio.to_thread(_of_machine, settings.local, card))):
                 yield finding
         case EngineKind.UPSTREAM:
-            if settings.upstream is not None:
-                yield await _of_upstream(settings.upstream)
+            yield await _of_upstream(settings.upstream) if settings.upstream else engine[0]
         case EngineKind.FAKE:
             yield Finding("engine", Status.OK, "the fake engine answers with a fixed text and needs nothing")
+    yield _of_port(configuration)
     yield await _of_sandbox(settings.media)
     yield Finding("redis", Status.OK, "not configured: this version keeps its caches in its own memory")
+
+
+def _area(problem: Problem) -> str:
+    return next((area for area in ("model", "engine") if area in problem.settings), "settings")
 
 
 def _of_settings(configuration: Configuration, problems: list[Problem]) -> Iterator[Finding]:
@@ -84,10 +92,9 @@ def _of_model(settings: Settings, problems: list[Problem]) -> tuple[list[Finding
     except ConfigError as error:
         if startup.is_local(settings) or settings.hub.offline:
             return [Finding("model", Status.PROBLEM, error.message)], None
-        text = f"{settings.model} is not completely in the local cache; opsin serve downloads it"
-        return [Finding("model", Status.WARNING, text)], None
+        return [_of_hub(settings)], None
     try:
-        card = load_card(resolved)
+        card = startup.card_of(settings, resolved)
     except ConfigError as error:
         return [Finding("model", Status.PROBLEM, error.message)], None
     if problems := list(startup.model_problems(settings, card)):
@@ -95,6 +102,16 @@ def _of_model(settings: Settings, problems: list[Problem]) -> tuple[list[Finding
     facts = (card.model_type, f"{card.max_model_len} tokens", card.dtype, card.quantization or "not quantized")
     text = f"{settings.model} at {card.revision}: {', '.join(str(fact) for fact in facts if fact)}"
     return [Finding("model", Status.OK, text)], card
+
+
+def _of_hub(settings: Settings) -> Finding:
+    """A model that would have to be downloaded."""
+    try:
+        look_up(settings.model_location, settings.revision, settings.hub)
+    except ConfigError as error:
+        return Finding("model", Status.PROBLEM, f"{error.message}, and it is not completely in the local cache")
+    text = f"{settings.model} is not completely in the local cache; opsin serve downloads it"
+    return Finding("model", Status.WARNING, text)
 
 
 def _all_problems(problems: list[Problem]) -> list[Finding]:
@@ -121,6 +138,19 @@ async def _of_upstream(config: UpstreamConfig) -> Finding:
         return Finding("engine", Status.PROBLEM, f"upstream {config.url}: {error.message}")
     length = f", {model.max_model_len} tokens" if model.max_model_len else ""
     return Finding("engine", Status.OK, f"upstream {config.url} serves {model.name}{length}")
+
+
+def _of_port(configuration: Configuration) -> Finding:
+    """A default port may be that of the very server that somebody looks after, and is only worth a word."""
+    config = configuration.settings.gateway
+    try:
+        bind(config.host, config.port).close()
+    except ConfigError as error:
+        stated = {"gateway.host", "gateway.port"} & configuration.given.keys()
+        return Finding("port", Status.PROBLEM if stated else Status.WARNING, error.message)
+    return Finding(
+        "port", Status.OK, f"{config.host} port {config.port} is free" if config.port else "any that is free"
+    )
 
 
 async def _of_sandbox(config: MediaConfig) -> Finding:

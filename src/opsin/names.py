@@ -53,8 +53,7 @@ LOADING = Group(
         Flag("local.dtype"),
         Flag("local.attn_implementation"),
         Flag("local.max_num_seqs"),
-        Flag("local.gpu_memory_utilization"),
-        Flag("local.enable_prefix_caching"),
+        Flag("local.gpu_memory_utilization", ("--gpu-memory-utilization", "--device-memory-utilization")),
         Flag("local.quantization", ("--quantization", "-q")),
         Flag("local.trust_remote_code"),
         Flag("media.limit_mm_per_prompt"),
@@ -108,13 +107,4 @@ ENGINE = Group(
         Flag("inject_delay_s", ("--inject-delay",)),
     ),
 )
-BEYOND = Group(
-    "vLLM's, beyond the local engine; a refusal says what to do instead",
-    (
-        Flag("local.tensor_parallel_size", ("--tensor-parallel-size", "-tp")),
-        Flag("local.mm_encoder_tp_mode"),
-        Flag("local.enable_expert_parallel"),
-        Flag("local.kv_cache_dtype"),
-    ),
-)
-SERVE = (MODEL, LOADING, SERVER, MEDIA, ENGINE, BEYOND)
+SERVE = (MODEL, LOADING, SERVER, MEDIA, ENGINE)

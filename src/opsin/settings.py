@@ -6,6 +6,7 @@ Composes the configuration of each package; nothing below this file reads the en
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -23,12 +24,16 @@ from opsin.media.config import MediaConfig
 from opsin.models.config import HubConfig
 from opsin.sources import Given, Layer, closest, flatten, from_environment, from_file, load, variable_of
 from opsin.telemetry.logs import LogFormat
+from opsin.vllm_flags import Stated
 
 DEMO_MODEL = "demo"
 """The model shipped in the package."""
 
 FILE = Path("opsin.toml")
 """Read from the working directory when no other file is named."""
+
+
+_POWERS = {"k": 1, "m": 2, "g": 3}
 
 
 class EngineKind(StrEnum):
@@ -49,6 +54,24 @@ def _pairs(value: object) -> object:
     return dict(pairs)
 
 
+def _tokens(value: object) -> object:
+    """As vLLM reads it: ``25.6k`` is 25600, ``8K`` is 8192, and ``auto`` and -1 leave it to the model."""
+    if value in ("auto", "-1", -1):
+        return None
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([kmg])|(\d+)([KMG])", value) if isinstance(value, str) else None
+    if found is None:
+        return value
+    decimal, unit, binary, binary_unit = found.groups()
+    return (
+        int(binary) * 1024 ** _POWERS[binary_unit.lower()] if binary else round(float(decimal) * 1000 ** _POWERS[unit])
+    )
+
+
+def _lower(value: object) -> object:
+    """vLLM writes levels in capitals."""
+    return value.lower() if isinstance(value, str) else value
+
+
 class Settings(BaseModel):
     """Everything an operator can set."""
 
@@ -59,8 +82,8 @@ class Settings(BaseModel):
     served_model_name: tuple[str, ...] = Field(
         default=(), description="names under which clients may ask for the model; default: the model's own"
     )
-    max_model_len: int | None = Field(
-        default=None, gt=1, description="tokens of prompt and output; default: the model's"
+    max_model_len: Annotated[int | None, BeforeValidator(_tokens)] = Field(
+        default=None, gt=1, description="tokens of prompt and output, 8k is 8000 and 8K 8192; default: the model's"
     )
     chat_template: str | None = Field(
         default=None, description="a jinja file, or the template itself, in place of the model's own"
@@ -68,7 +91,7 @@ class Settings(BaseModel):
     engine: EngineKind = Field(
         default=EngineKind.LOCAL, description="which engine answers; naming an upstream chooses it"
     )
-    log_level: Literal["debug", "info", "warning", "error"] = Field(
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(_lower)] = Field(
         default="info", description="what goes to standard error"
     )
     log_format: LogFormat = Field(default=LogFormat.TEXT, description="key=value lines, or one JSON object per line")
@@ -79,7 +102,13 @@ class Settings(BaseModel):
     upstream: UpstreamConfig | None = None
     fake: FakeConfig = FakeConfig()
     inject_delay_s: Annotated[dict[Stage, float], BeforeValidator(_pairs)] = Field(
-        default_factory=dict[Stage, float], description="fault injection: seconds added to a stage of every request"
+        default_factory=dict[Stage, float],
+        description="fault injection: seconds added to a stage of every request; vision_encode: for every picture",
+    )
+    inject_step_delay_s: float = Field(
+        default=0.0,
+        ge=0,
+        description="fault injection: seconds added to every decode step, so that an answer takes long",
     )
     inject_out_of_memory: Annotated[dict[Stage, int], BeforeValidator(_pairs)] = Field(
         default_factory=dict[Stage, int], description="fault injection: so many first calls of an engine stage fail"
@@ -93,12 +122,16 @@ class Settings(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """The settings, and who stated what. Where a value is wrong its default stands in ``settings``."""
+    """The settings, and who stated what. Where a value is wrong its default stands in ``settings``.
+
+    ``vllm`` are flags of vLLM's that are no settings.
+    """
 
     settings: Settings
     given: Layer
     problems: tuple[Problem, ...]
     notices: tuple[str, ...]
+    vllm: tuple[Stated, ...] = ()
 
     def checked(self) -> Settings:
         """The settings. Raises ConfigError that names every wrong value."""
@@ -106,14 +139,14 @@ class Configuration:
         return self.settings
 
 
-def configuration(flags: Layer, file: Path | None = None) -> Configuration:
+def configuration(flags: Layer, file: Path | None = None, vllm: tuple[Stated, ...] = ()) -> Configuration:
     """Reads all sources. ``file`` has to exist if it is named."""
     problems: list[Problem] = []
     stated = _file(file, problems)
     environment, notices = _environment()
     layers = (stated, environment, flags)
     loaded = load(Settings, {path: given for layer in layers for path, given in _engine_chosen(layer).items()})
-    return Configuration(loaded.settings, loaded.given, (*problems, *loaded.problems), notices)
+    return Configuration(loaded.settings, loaded.given, (*problems, *loaded.problems), notices, vllm)
 
 
 def load_settings(values: dict[str, Any]) -> Settings:

@@ -68,7 +68,7 @@ class Setting:
     @property
     def is_secret(self) -> bool:
         """Whether its value must never be shown."""
-        return SecretStr in self.types
+        return any(SecretStr in (one, *get_args(one)) for one in self.types)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,10 +188,20 @@ def _problem(model: type[BaseModel], given: Layer, details: ErrorDetails) -> Pro
         hint = f"; did you mean {meant}?" if meant else ""
         return Problem(f"{name}: there is no setting {path}{hint}", (path,))
     text = _EXPECTED.get(details["type"]) or details["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    if stated is not None and details["type"] in ("model_type", "dict_type"):
+        text = text.replace('{"name": 1}', _as_object(stated.value) or '{"name": 1}')
     setting = next((one for one in settings_of(model) if one.path == path), None)
     if stated is not None and setting is not None and not setting.is_secret:
         text += f"; got {_shown(stated.value)}"
     return Problem(f"{name}: {text}", (path,))
+
+
+def _as_object(value: Any) -> str | None:
+    """``image=4`` as JSON, for the message."""
+    pairs = [pair.partition("=") for pair in value.split(",")] if isinstance(value, str) else []
+    if not pairs or not all(name and number.isdecimal() for name, _, number in pairs):
+        return None
+    return json.dumps({name: int(number) for name, _, number in pairs})
 
 
 def _path(given: Layer, details: ErrorDetails) -> str:

@@ -5,16 +5,17 @@ A folder is judged before anything is built, a hub model once its small files ar
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from ssl import SSLError
 from typing import TypeVar
 
+from opsin import vllm_flags
 from opsin.core.errors import ConfigError
 from opsin.core.problems import Problem
-from opsin.engine.local import refusals
+from opsin.engine.local.installed import check_installed
 from opsin.gateway.auth import check_exposure
-from opsin.gateway.config import GatewayConfig
 from opsin.gateway.tls import tls_problems
 from opsin.media.config import ACCEPTED_BY_DEFAULT, MediaConfig
 from opsin.media.fetch import trust
@@ -22,7 +23,7 @@ from opsin.media.plugins import is_installed
 from opsin.media.types import ImageFormat
 from opsin.models.card import ModelCard, load_card
 from opsin.models.chat_template import read_template
-from opsin.models.hub import is_folder_name, resolve
+from opsin.models.hub import ResolvedModel, is_folder_name, resolve
 from opsin.models.quantization import check_quantization
 from opsin.prompt.template import ChatTemplate
 from opsin.settings import Configuration, EngineKind, Settings
@@ -35,6 +36,8 @@ _MISSING_DECODERS = {
     ImageFormat.AVIF: "this Pillow was built without its decoder; pip install --force-reinstall pillow",
 }
 
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+
 _ONLY_LOCAL = ("model", "revision", "chat_template", "max_model_len", "hub.", "local.")
 """Settings, and sections, of a model that runs here."""
 
@@ -42,9 +45,9 @@ _ONLY_LOCAL = ("model", "revision", "chat_template", "max_model_len", "hub.", "l
 def problems(configuration: Configuration, *, listens: bool = True) -> list[Problem]:
     """Everything that is wrong, of the address too if it ``listens``. What rests on a wrong value is not judged."""
     wrong = {path for problem in configuration.problems for path in problem.settings}
-    of_gateway = _of_gateway(configuration.settings.gateway) if listens else ()
+    of_gateway = _of_gateway(configuration) if listens else ()
     of_media = _of_media(configuration.settings.media)
-    of_engine = _of_engine(configuration.settings) if "engine" not in wrong else ()
+    of_engine = _of_engine(configuration) if "engine" not in wrong else ()
     found = (problem for problem in (*of_gateway, *of_media, *of_engine) if not _rests_on(problem, wrong))
     return [*configuration.problems, *found]
 
@@ -54,13 +57,17 @@ def notices(configuration: Configuration) -> Iterator[str]:
     settings = configuration.settings
     yield from configuration.notices
     yield from _about_fetching(configuration)
+    yield from vllm_flags.notices(_about_server(configuration))
     if settings.engine is EngineKind.LOCAL:
-        yield from refusals.notices(settings.local)
+        yield from vllm_flags.notices(_about_engine(configuration))
+        if settings.local.max_num_seqs > 1:
+            yield "--max-num-seqs: ignored; requests run one at a time"
         return
     rare = sorted(set(settings.media.formats) - set(ACCEPTED_BY_DEFAULT))
     if rare and settings.engine is EngineKind.UPSTREAM:
         yield f"--media-formats {' '.join(rare)}: the upstream gets such pictures as they came and has to read them"
     idle = [given.name for path, given in configuration.given.items() if path.startswith(_ONLY_LOCAL)]
+    idle += [stated.name for stated in _about_engine(configuration)]
     if idle:
         yield f"no effect with engine {settings.engine}, which runs no model here: {', '.join(dict.fromkeys(idle))}"
 
@@ -71,10 +78,19 @@ def is_local(settings: Settings) -> bool:
     return Path(location).expanduser().is_dir() or is_folder_name(location)
 
 
+def card_of(settings: Settings, resolved: ResolvedModel) -> ModelCard:
+    """What a checkpoint says about itself. Raises ConfigError that names the model as the operator did."""
+    try:
+        return load_card(resolved)
+    except ConfigError as error:
+        raise ConfigError(f"model {settings.model}: {error.message}") from error
+
+
 def model_problems(settings: Settings, card: ModelCard) -> Iterator[Problem]:
     """What forbids to serve a checkpoint."""
     yield from _raised(lambda: native_family_for(card), "model")
     yield from _raised(lambda: check_quantization(card, settings.local.quantization), "model", "local.quantization")
+    yield from _raised(lambda: _check_length(settings, card), "model", "max_model_len")
     if card.own_code and not settings.local.trust_remote_code:
         text = (
             f"model {card.model_id} brings code of its own ({', '.join(card.own_code)}), which would run with your "
@@ -83,13 +99,30 @@ def model_problems(settings: Settings, card: ModelCard) -> Iterator[Problem]:
         yield Problem(text, ("model", "local.trust_remote_code"))
 
 
+def _check_length(settings: Settings, card: ModelCard) -> None:
+    wanted, most = settings.max_model_len, card.max_model_len
+    if wanted and most and wanted > most:
+        raise ConfigError(f"--max-model-len {wanted}: {settings.model} has positions for {most} tokens")
+
+
 def template_of(settings: Settings, card: ModelCard) -> ChatTemplate:
     """The operator's template, or the model's own. Raises ConfigError."""
     source = read_template(settings.chat_template) if settings.chat_template else card.chat_template
     return ChatTemplate(source, card.special_tokens)
 
 
-def _of_gateway(config: GatewayConfig) -> Iterator[Problem]:
+def _about_engine(configuration: Configuration) -> list[vllm_flags.Stated]:
+    return [stated for stated in configuration.vllm if stated.flag.of_engine]
+
+
+def _about_server(configuration: Configuration) -> list[vllm_flags.Stated]:
+    return [stated for stated in configuration.vllm if not stated.flag.of_engine]
+
+
+def _of_gateway(configuration: Configuration) -> Iterator[Problem]:
+    config = configuration.settings.gateway
+    yield from vllm_flags.problems(_about_server(configuration))
+    yield from _raised(lambda: _check_last_key(configuration), "gateway.api_key")
     yield from _raised(lambda: check_exposure(config), "gateway.host", "gateway.api_key", "gateway.no_auth")
     yield from tls_problems(config)
     if config.metrics_port and config.metrics_port == config.port:
@@ -124,13 +157,27 @@ def _about_fetching(configuration: Configuration) -> Iterator[str]:
         yield "--media-proxy: the proxy resolves the hosts of pictures, so it has to refuse private addresses itself"
 
 
-def _of_engine(settings: Settings) -> Iterator[Problem]:
+def _check_last_key(configuration: Configuration) -> None:
+    """``--api-key KEY MODEL`` makes the model a key that everybody knows."""
+    given = configuration.given.get("gateway.api_key")
+    if given is None or given.name != "--api-key" or "model" in configuration.given:
+        return
+    *others, last = [key.get_secret_value() for key in configuration.settings.gateway.api_key] or [""]
+    if others and (_HUB_ID.fullmatch(last) or Path(last).is_dir()):
+        raise ConfigError(
+            "--api-key takes all words up to the next flag, and the last of them looks like a model: "
+            "say the model first, or with --model"
+        )
+
+
+def _of_engine(configuration: Configuration) -> Iterator[Problem]:
+    settings = configuration.settings
     match settings.engine:
         case EngineKind.UPSTREAM if settings.upstream is None:
             yield Problem("engine upstream: --upstream URL is missing", ("engine", "upstream.url"))
         case EngineKind.LOCAL:
-            for refusal in refusals.refusals(settings.local):
-                yield Problem(refusal.text, tuple(f"local.{name}" for name in refusal.settings))
+            yield from _raised(check_installed, "engine")
+            yield from vllm_flags.problems(_about_engine(configuration))
             yield from _of_template(settings)
             yield from _of_folder(settings)
         case _:
@@ -147,7 +194,7 @@ def _of_folder(settings: Settings) -> Iterator[Problem]:
     if not is_local(settings):
         return
     try:
-        card = load_card(resolve(settings.model_location, settings.revision))
+        card = card_of(settings, resolve(settings.model_location, settings.revision))
     except ConfigError as error:
         yield Problem(error.message, ("model", "revision"))
         return

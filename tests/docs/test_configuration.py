@@ -20,7 +20,9 @@ def test_every_flag_of_serve_is_on_the_page() -> None:
     page = PAGE.read_text()
     command = parse(["serve"])._parser
     assert isinstance(command, argparse.ArgumentParser)
-    flags = set(command._option_string_actions) - {"-h", "--help"}  # pyright: ignore[reportPrivateUsage] argparse lists them nowhere else
+    actions = command._actions  # pyright: ignore[reportPrivateUsage] argparse lists them nowhere else
+    shown = [action for action in actions if action.help != argparse.SUPPRESS]
+    flags = {flag for action in shown for flag in action.option_strings} - {"-h", "--help"}
     negations = {f"--no-{flag.removeprefix('--')}" for flag in flags}
     assert {flag for flag in flags - negations if f"`{flag}" not in page} == set()
 

@@ -143,6 +143,11 @@ def delays(**seconds: float) -> dict[str, str]:
     return {"OPSIN_INJECT_DELAY_S": json.dumps(seconds)}
 
 
+def slow_decode(step_s: float) -> dict[str, str]:
+    """Settings under which every token takes so long."""
+    return {"OPSIN_INJECT_STEP_DELAY_S": str(step_s)}
+
+
 def body_of(conversation: Conversation, **fields: Any) -> bytes:
     return json.dumps({"messages": to_openai(conversation), "temperature": 0, **fields}).encode()
 

@@ -37,6 +37,7 @@ from tests.e2e.subjects import (
     connections,
     delays,
     running,
+    slow_decode,
     until,
 )
 
@@ -54,10 +55,10 @@ INJECTIONS: dict[str, dict[str, str]] = {
     Phase.UPLOAD: {},
     Phase.MEDIA_LOAD: delays(media_load=HOLD_S),
     Phase.PREPROCESS: delays(preprocess=HOLD_S),
-    Phase.QUEUE: delays(decode=HOLD_TOKEN_S),  # its requests wait for one that decodes
+    Phase.QUEUE: slow_decode(HOLD_TOKEN_S),  # its requests wait for one that decodes
     Phase.VISION_ENCODE: delays(vision_encode=HOLD_LATE_S),
     Phase.PREFILL: delays(prefill=HOLD_LATE_S),
-    Phase.DECODE: delays(decode=HOLD_TOKEN_S),
+    Phase.DECODE: slow_decode(HOLD_TOKEN_S),
     SHORT_OF_MEMORY: {
         "OPSIN_INJECT_OUT_OF_MEMORY": json.dumps({"vision_encode": 1, "prefill": 1, "decode": 1}),
         "OPSIN_MEDIA__WORKER_MEMORY_BYTES": str(40 * 2**20),

@@ -23,13 +23,13 @@ from tests.e2e.subjects import (
     body_of,
     check_begins_right,
     connections,
-    delays,
     left_in,
     running,
+    slow_decode,
     until,
 )
 
-SLOW_DECODE = delays(decode=0.3)
+SLOW_DECODE = slow_decode(0.3)
 ENGINE_LEAVES_S = 10.0
 """What the engine process may take to leave, with room for a busy machine; it is killed after 5 s."""
 

@@ -400,7 +400,7 @@ def test_the_key_comes_from_the_environment_and_is_written_nowhere(url: str, tmp
     [
         ([], "name the server to measure"),
         (["ftp://x"], "expected a URL such as"),
-        (["http://127.0.0.1:9", "--num-prompts", "1"], "names no model at /v1/models; name one with --model"),
+        (["http://127.0.0.1:9", "--num-prompts", "1"], "http://127.0.0.1:9: GET /v1/models: connection refused"),
         (["http://x", "--from", "absent.jsonl"], "absent.jsonl: No such file"),
     ],
 )

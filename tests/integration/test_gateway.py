@@ -44,6 +44,27 @@ async def test_unknown_routes_and_methods_answer_in_openais_shape() -> None:
             assert (response.status, (await response.json())["error"]["code"]) == (404, "model_not_found")
 
 
+async def test_routes_that_clients_know_from_elsewhere_say_what_to_use_instead() -> None:
+    async with gateway() as served:
+        for route, said in (
+            ("/", "/docs"),
+            ("/v1/nothing", "/docs"),
+            ("/v1/completions", "use /v1/chat/completions"),
+            ("/v1/responses", "use /v1/chat/completions"),
+        ):
+            async with served.http.post(served.url + route, json={}) as response:
+                assert response.status == 404
+                assert said in (await response.json())["error"]["message"]
+
+
+async def test_each_of_several_keys_opens() -> None:
+    async with gateway(gateway={"api_key": ["first", "second"]}) as served:
+        for key, status in (("first", 200), ("second", 200), ("third", 401), ("first second", 401), ("", 401)):
+            headers = {"Authorization": f"Bearer {key}"}
+            async with served.http.get(f"{served.url}/v1/models", headers=headers) as response:
+                assert response.status == status, key
+
+
 async def test_a_key_guards_every_route_but_health_and_ready() -> None:
     async with gateway(gateway={"api_key": "secret"}) as served:
         for route in ROUTES:

@@ -398,7 +398,10 @@ async def test_the_key_is_sent_and_never_told() -> None:
         engine = UpstreamEngine(UpstreamConfig(url=url, api_key=SecretStr("wrong")))
         with pytest.raises(ConfigError) as caught:
             await engine.start()
-    assert caught.value.message == "GET /v1/models: the upstream refuses opsin's key for it"
+    assert caught.value.message == (
+        "GET /v1/models: the upstream refuses opsin's key for it; "
+        "give one with --upstream-api-key (opsin ask: --api-key)"
+    )
 
 
 async def test_a_key_that_is_withdrawn() -> None:

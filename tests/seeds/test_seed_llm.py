@@ -23,7 +23,7 @@ def outputs() -> Iterator[Any]:
         model="demo",
         tensor_parallel_size=1,  # the local engine runs on one device; 4 is refused, see below
         gpu_memory_utilization=0.9,
-        max_model_len=32768,
+        max_model_len=8192,  # as many as the demo model has positions for
         trust_remote_code=True,
     )
     # 이미지 + 텍스트 처리

@@ -5,18 +5,22 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from opsin import startup
+from opsin.cli.flags import read
+from opsin.cli.main import parse
 from opsin.core.errors import ConfigError
 from opsin.core.problems import raise_all
 from opsin.models.card import load_card
 from opsin.models.hub import resolve
 from opsin.settings import Configuration, Settings, configuration
 from opsin.sources import Given, flatten
+from opsin.vllm_flags import Stated
 from tests.certificates import certificate
 
 
@@ -47,7 +51,6 @@ def test_everything_at_once(tmp_path: Path) -> None:
         model="./absent",
         chat_template="{% for %}",
         gateway={"host": "0.0.0.0", "port": "x", "ssl_keyfile": "key.pem"},
-        local={"tensor_parallel_size": 2, "kv_cache_dtype": "fp8", "enable_expert_parallel": True},
         media={"limit_mm_per_prompt": {"video": 1, "audio": 2}},
     )
     expected = (
@@ -56,9 +59,6 @@ def test_everything_at_once(tmp_path: Path) -> None:
         "media.limit_mm_per_prompt.audio: audio is not served",
         "--host 0.0.0.0 can be reached from other machines",
         "--ssl-keyfile: a key alone serves nothing; add --ssl-certfile",
-        "--tensor-parallel-size 2: the local engine runs on one device; for several GPUs start vLLM",
-        "--enable-expert-parallel: the local engine runs on one device",
-        "--kv-cache-dtype fp8: the local engine keeps its KV cache in the model's dtype",
         "chat template: syntax error in line 1",
         "model ./absent: there is no such folder",
     )
@@ -88,12 +88,13 @@ def test_an_upstream_needs_its_address() -> None:
 
 
 def test_only_the_local_engine_refuses_what_it_cannot_do() -> None:
-    values: dict[str, Any] = {"local": {"tensor_parallel_size": 8}, "revision": "abc", "model": "./absent"}
-    assert problems(upstream={"url": "http://127.0.0.1:1"}, **values) == []
-    (notice,) = notices(upstream={"url": "http://127.0.0.1:1"}, **values)
-    assert notice == (
-        "no effect with engine upstream, which runs no model here: local.tensor_parallel_size, revision, model"
-    )
+    values: dict[str, Any] = {"revision": "abc", "model": "./absent"}
+    vllm = (Stated.of_keyword("tensor_parallel_size", 8), Stated.of_keyword("enforce_eager", True))
+    found = replace(configured(upstream={"url": "http://127.0.0.1:1"}, **values), vllm=vllm)
+    assert startup.problems(found) == []
+    assert list(startup.notices(found)) == [
+        "no effect with engine upstream, which runs no model here: revision, model, tensor_parallel_size, enforce_eager"
+    ]
 
 
 def test_a_format_whose_decoder_is_missing_is_no_start(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,7 +122,35 @@ def test_metrics_need_another_port() -> None:
 
 
 def test_what_is_not_built_yet_is_said() -> None:
-    assert "not built yet" in notices(local={"enable_prefix_caching": True})[0]
+    assert notices(local={"max_num_seqs": 16}) == ["--max-num-seqs: ignored; requests run one at a time"]
+
+
+def test_a_context_beyond_the_models_own_is_refused() -> None:
+    assert problems(max_model_len=8192) == []
+    assert problems(max_model_len=8193) == ["--max-model-len 8193: demo has positions for 8192 tokens"]
+
+
+def test_an_install_without_the_local_engine_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    (text,) = problems()
+    assert "pip install 'opsin[local]'" in text
+    assert "--upstream URL" in text
+    assert problems(upstream={"url": "http://127.0.0.1:1"}) == []
+
+
+def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
+    assert problems(model=str(tmp_path)) == [f"model {tmp_path}: config.json: missing from the model folder"]
+
+
+def test_a_model_is_not_taken_for_a_key() -> None:
+    def keys(*words: str) -> list[str]:
+        return [problem.text for problem in startup.problems(read(parse(["serve", *words])))]
+
+    assert keys("--api-key", "one", "two/three+four==") == []
+    (text,) = keys("--api-key", "one", "owner/name")
+    assert "looks like a model" in text
+    assert "owner" not in text
+    assert keys("--api-key", "one", "owner/name", "--model", "demo") == []
 
 
 class TestPicturesByUrl:

@@ -6,6 +6,7 @@ Nothing here is measured, so aiohttp serves. A server that answers none of this 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import TypeVar
@@ -28,6 +29,13 @@ _MODEL_S = 120.0
 
 _REFUSALS = (400, 422)
 """How a server says that it knows no running usage."""
+
+
+_HINTS = {
+    401: ": give the server's key with --api-key",
+    403: ": give the server's key with --api-key",
+    404: ": name the model with --model",
+}
 
 
 class _Entry(msgspec.Struct):
@@ -101,7 +109,7 @@ class Server:
         entries = models.data if models is not None else []
         wanted = self._config.model
         if wanted is None and not entries:
-            raise ConfigError(f"{self._base} names no model at /v1/models; name one with --model ({'; '.join(notes)})")
+            raise ConfigError(f"{self._base}: {'; '.join(notes) or 'no model at /v1/models; name one with --model'}")
         if wanted is None:
             return entries[0]
         found = next((entry for entry in entries if entry.id == wanted), None)
@@ -114,9 +122,9 @@ class Server:
             async with asyncio.timeout(_QUICK_S), self._session.get(self._base + path) as response:
                 if response.status == 200:
                     return await response.read()
-                notes.append(f"GET {path}: status {response.status}")
+                notes.append(f"GET {path}: status {response.status}{_HINTS.get(response.status, '')}")
         except (aiohttp.ClientError, OSError) as error:
-            notes.append(f"GET {path}: {type(error).__name__}")
+            notes.append(f"GET {path}: {_cause(error)}")
         return None
 
     async def _counts_as_it_goes(self, model: str, notes: list[str]) -> bool:
@@ -140,8 +148,20 @@ class Server:
                     notes.append(f"the first request was answered with {response.status}: {error_of(answer).message}")
                 return False
         except (aiohttp.ClientError, OSError) as error:
-            notes.append(f"the first request failed: {type(error).__name__}")
+            notes.append(f"the first request failed: {_cause(error)}")
             return False
+
+
+def _cause(error: aiohttp.ClientError | OSError) -> str:
+    match error:
+        case aiohttp.ClientConnectorDNSError():
+            return "there is no such host"
+        case aiohttp.ClientConnectorError(os_error=OSError(errno=int() as number)):
+            return os.strerror(number).lower()
+        case TimeoutError():
+            return "no answer in time"
+        case _:
+            return type(error).__name__
 
 
 def _has_running_usage(stream: bytes) -> bool:

@@ -37,12 +37,19 @@ def _parts(summary: Summary) -> Iterator[RenderableType]:
     yield _card(summary.card, summary)
     if not summary.levels:
         return
+    if summary.verdict is Verdict.FAILED:  # the other tables would be empty
+        yield _failures(summary.levels)
+    else:
+        yield from _tables(summary)
+    yield from (Text(f"note: {note}", style="yellow") for note in summary.notes)
+
+
+def _tables(summary: Summary) -> Iterator[RenderableType]:
     yield _table("load", _LOAD, summary)
     yield _table("latency of successes in ms", _LATENCY, summary, "value [95 % interval]; — : n is too small to tell")
     yield _table("per second: steady window / whole level", _RATES, summary)
     yield from _optional(summary)
     yield _table("client", _CLIENT, summary)
-    yield from (Text(f"note: {note}", style="yellow") for note in summary.notes)
 
 
 def _optional(summary: Summary) -> Iterator[RenderableType]:

@@ -101,7 +101,7 @@ def _verdict(
     if results.end.reason == "interrupted":
         return Verdict.INTERRUPTED, ["interrupted before its end"]
     if not any(is_ok(record) for record in results.records if record.kind is Kind.LOAD):
-        return Verdict.FAILED, [results.end.message or "no request succeeded"]
+        return Verdict.FAILED, [results.end.message or f"no request succeeded{_why(levels)}"]
     reasons = [results.end.message or "the run failed"] if results.end.reason == "failed" else []
     reasons += [f"{level.name}: {problem}" for level in levels for problem in level.client.problems]
     if config.cache.kind is CacheKind.COLD:
@@ -109,7 +109,19 @@ def _verdict(
     return (Verdict.INVALID if reasons else Verdict.VALID), reasons
 
 
+def _why(levels: Sequence[LevelSummary]) -> str:
+    """The commonest failure."""
+    failures = [failure for level in levels for failure in level.failures]
+    if not failures:
+        return ""
+    most = max(failures, key=lambda failure: failure.count)
+    return f": {most.count} x {most.outcome}" + (f": {most.example}" if most.example else "")
+
+
 _MAX_COLD_HITS = 0.01
+
+
+_REMEDY = "; if an earlier run sent the same pictures, use another --seed"
 
 
 def _not_cold(card: WorkloadCard, levels: Sequence[LevelSummary]) -> list[str]:
@@ -118,7 +130,7 @@ def _not_cold(card: WorkloadCard, levels: Sequence[LevelSummary]) -> list[str]:
     if card.unique_pictures < card.sent_pictures:
         reasons.append(f"declared cold, and {card.sent_pictures - card.unique_pictures} pictures had come before")
     reasons += [
-        f"{level.name}: declared cold, and {cache.hit_rate:.1%} of lookups of {cache.name} were hits"
+        f"{level.name}: declared cold, and {cache.hit_rate:.1%} of lookups of {cache.name} were hits{_REMEDY}"
         for level in levels
         for cache in level.caches
         if cache.of_pictures and cache.hit_rate > _MAX_COLD_HITS

@@ -11,10 +11,13 @@ from contextlib import aclosing
 from rich.console import Console
 from rich.markup import escape
 
+from opsin import startup
 from opsin.app import Application, build
 from opsin.cli.flags import read
 from opsin.cli.pictures import load_pictures
+from opsin.core.errors import ConfigError
 from opsin.core.ids import new_request_id
+from opsin.core.problems import raise_all
 from opsin.demo.hint import PHOTO_HINT, is_photo
 from opsin.engine.api import Delta
 from opsin.gateway.streaming import to_completion
@@ -28,16 +31,21 @@ from opsin.settings import DEMO_MODEL, EngineKind, Settings
 def run(args: argparse.Namespace) -> int:
     """Prints the answer as it comes; returns the exit status."""
     *pictures, question = args._words
-    settings = _impatient(read(args).checked())
+    if Path(question).is_file():
+        raise ConfigError(f'the question is missing: opsin ask {" ".join(args._words)} "What is it?"')
+    configuration = read(args)
+    raise_all(startup.problems(configuration, listens=False))
+    settings = _at_a_server(configuration.settings, args)
     media = load_pictures(pictures, settings.media)
     return asyncio.run(_ask(settings, media, _body(media, question, args), as_json=args._json))
 
 
-def _impatient(settings: Settings) -> Settings:
-    """Nobody asks a question of a server that is still to be started."""
+def _at_a_server(settings: Settings, args: argparse.Namespace) -> Settings:
+    """Nobody asks a question of a server that is still to be started; and a model that was typed is one of its."""
     if settings.upstream is None:
         return settings
-    upstream = settings.upstream.model_copy(update={"ready_timeout_s": 5})
+    model = getattr(args, "model", None) or settings.upstream.model
+    upstream = settings.upstream.model_copy(update={"ready_timeout_s": 5, "model": model})
     return settings.model_copy(update={"upstream": upstream})
 
 
@@ -84,9 +92,10 @@ async def _answer(application: Application, body: bytes, *, as_json: bool) -> No
     async with aclosing(answer) as events:
         async for event in events:
             if isinstance(event, Delta):
-                text += event.text
                 if not as_json:
-                    print(event.text, end="", flush=True)
+                    # Behind "Assistant:" the first token of most models begins with a space.
+                    print(event.text if text.strip() else event.text.lstrip(), end="", flush=True)
+                text += event.text
                 continue
             if as_json:
                 model = application.gateway.models.default

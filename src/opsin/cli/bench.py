@@ -115,7 +115,12 @@ def _add_load(group: _Group) -> None:
     _add(group, "--arrival", choices=tuple(Arrival), help="gaps between arrivals (default poisson)")
     _add(group, "--num-prompts", metavar="N", help="requests per level (default 100)")
     _add(group, "--duration", dest="duration_s", metavar="S", help="start no request later than S seconds into a level")
-    _add(group, "--num-warmups", metavar="N", help="requests before the clock, with pictures of their own")
+    _add(
+        group,
+        "--num-warmups",
+        metavar="N",
+        help="requests before the clock, with pictures of their own (default: two of each size, at least 4)",
+    )
     _add(group, "--timeout", dest="timeout_s", metavar="S", help="per request (default 600)")
     _add(group, "--seed", metavar="N", help="of pictures, words and arrivals (default 0)")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import cast
@@ -14,7 +15,7 @@ from rich.table import Column, Table
 
 from opsin.cli.flags import read
 from opsin.settings import Configuration, Settings
-from opsin.sources import settings_of
+from opsin.sources import Setting, settings_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,9 @@ def show(args: argparse.Namespace) -> int:
     if args._json:
         print(json.dumps([asdict(row) for row in rows], ensure_ascii=False))
         return 0
-    table = Table(*(Column(name, overflow="fold") for name in ("setting", "value", "source")))
+    for notice in configuration.notices:
+        print(f"opsin: {notice}", file=sys.stderr)
+    table = Table(Column("setting", no_wrap=True), Column("value", overflow="fold"), Column("source", overflow="fold"))
     for row in rows:
         style = None if row.source == "default" else "bold"
         table.add_row(row.setting, escape(_as_text(row.value)), escape(row.source), style=style)
@@ -46,14 +49,14 @@ def _rows(configuration: Configuration) -> Iterator[Row]:
     values = configuration.settings.model_dump(mode="json")
     for setting in settings_of(Settings):
         given = configuration.given.get(setting.path)
-        yield Row(setting.path, _at(values, setting.path), given.source if given else "default")
+        yield Row(setting.path, _value(values, setting), given.source if given else "default")
 
 
-def _at(values: object, path: str) -> object:
-    """None also where a whole section is absent."""
-    for step in path.split("."):
+def _value(values: object, setting: Setting) -> object:
+    """The default where a whole section is absent."""
+    for step in setting.path.split("."):
         if not isinstance(values, dict):
-            return None
+            return setting.default
         values = cast("dict[str, object]", values)[step]
     return values
 

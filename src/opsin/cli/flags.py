@@ -14,7 +14,10 @@ from typing import Any, Literal, get_args, get_origin
 
 from opsin.names import Flag, Group
 from opsin.settings import Configuration, Settings, configuration
-from opsin.sources import Layer, Setting, from_text, setting_at
+from opsin.sources import Layer, Setting, from_text, section_of, setting_at, settings_of
+from opsin.vllm_flags import FLAGS, Stated, Takes, VllmFlag
+
+_HIDDEN = argparse.SUPPRESS
 
 
 def add_flags(parser: argparse.ArgumentParser, *groups: Group) -> None:
@@ -26,6 +29,36 @@ def add_flags(parser: argparse.ArgumentParser, *groups: Group) -> None:
         into = parser.add_argument_group(group.title)
         for flag in group.flags:
             into.add_argument(*flag.spellings, **_options(flag))
+            for inner in _inside(flag):
+                hidden = _options(inner)
+                hidden["help"] = _HIDDEN
+                into.add_argument(*inner.names, **hidden)
+
+
+def add_vllm_flags(parser: argparse.ArgumentParser) -> None:
+    """vLLM's flags that are no settings, so that each takes its own words; ``--help`` would drown in them."""
+    for flag in FLAGS:
+        nargs = {Takes.NOTHING: 0, Takes.ONE: None, Takes.SEVERAL: "+"}[flag.takes]
+        negative = [f"--no-{flag.names[0].removeprefix('--')}"] if flag.takes is Takes.NOTHING else []
+        parser.add_argument(
+            *flag.names, *negative, action=_VllmAction, flag=flag, nargs=nargs, dest="_vllm", default=(), help=_HIDDEN
+        )
+
+
+class _VllmAction(argparse.Action):
+    """Collects what was typed."""
+
+    def __init__(self, *words: Any, flag: VllmFlag, **options: Any) -> None:
+        super().__init__(*words, **options)
+        self._flag = flag
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option_string: Any = None
+    ) -> None:
+        value = " ".join([values] if isinstance(values, str) else values)
+        if self._flag.takes is Takes.NOTHING:
+            value = not option_string.startswith("--no-")
+        namespace._vllm = (*namespace._vllm, Stated(self._flag, option_string, value))
 
 
 def add_model_argument(parser: argparse.ArgumentParser) -> None:
@@ -46,7 +79,7 @@ def given(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Layer:
 
 def read(args: argparse.Namespace) -> Configuration:
     """Settings and their sources, for a command whose parser was set up by ``add_flags``."""
-    return configuration(given(args._parser, args), args._config)
+    return configuration(given(args._parser, args), args._config, getattr(args, "_vllm", ()))
 
 
 def _names(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
@@ -54,6 +87,13 @@ def _names(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
     for action in parser._actions:  # pyright: ignore[reportPrivateUsage] argparse lists them nowhere else
         if not action.dest.startswith("_") and action.default is argparse.SUPPRESS and action.dest != "help":
             yield action.dest, action.option_strings[0] if action.option_strings else str(action.metavar)
+
+
+def _inside(flag: Flag) -> Iterator[Flag]:
+    """``--limit-mm-per-prompt.image 4``, as vLLM takes the parts of an object."""
+    section = section_of(setting_at(Settings, flag.setting).field)
+    for inner in settings_of(section) if section else ():
+        yield Flag(f"{flag.setting}.{inner.path}", tuple(f"{name}.{inner.path}" for name in flag.spellings))
 
 
 def _options(flag: Flag) -> dict[str, Any]:

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import os
 import sys
 from collections.abc import Sequence
 
 from opsin import __version__
 from opsin.cli import ask, bench, config, doctor, serve, tokens
-from opsin.cli.flags import add_flags, add_model_argument
+from opsin.cli.flags import add_flags, add_model_argument, add_vllm_flags
 from opsin.core.errors import OpsinError
 from opsin.names import LOADING, MEDIA, MODEL, SERVE, Flag, Group
+from opsin.vllm_flags import FLAGS
 
 _DETAILS = ("auto", "low", "high", "original")
+
+_NEAR = 0.8
+"""Of difflib's ratio: what is meant by a typing error, and not another word that looks like it."""
+
+_VLLM_NAMES = frozenset(name for flag in FLAGS for name in flag.names)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -39,11 +46,11 @@ def parser() -> argparse.ArgumentParser:
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     """The words as typed, or the process's own. Exits with 2 on a flag that does not exist; vLLM's ``_`` is a ``-``."""
     top = parser()
-    words = [_dashed(word) for word in (sys.argv[1:] if words is None else words)]
+    words = [_as_vllm_reads(word) for word in (sys.argv[1:] if words is None else words)]
     args, unknown = top.parse_known_args(words)
     if unknown:
         known = list(args._parser._option_string_actions)
-        near = [hint for word in unknown for hint in difflib.get_close_matches(word.partition("=")[0], known, n=1)]
+        near = [hint for word in unknown for hint in difflib.get_close_matches(_name(word), known, n=1, cutoff=_NEAR)]
         hint = f" (did you mean {' '.join(near)}?)" if near else ""
         args._parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
     return args
@@ -61,7 +68,12 @@ def main(words: list[str] | None = None) -> int:
         "config": config.show,
     }
     try:
-        return commands[args._command](args)
+        status = commands[args._command](args)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # whoever read the output has seen enough, as ``head`` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains at its end
+        return 1
     except OpsinError as error:
         print(f"opsin: {error.message}", file=sys.stderr)
         return 1
@@ -80,6 +92,11 @@ def _command(command: argparse.ArgumentParser, words: str) -> argparse.ArgumentP
 def _add_serve(command: argparse.ArgumentParser) -> None:
     add_model_argument(command)
     add_flags(command, *SERVE)
+    add_vllm_flags(command)
+    command.epilog = (
+        "vLLM's other flags are taken too: what has no effect here is said at the start, and what is out of reach is "
+        "refused with what to do instead."
+    )
 
 
 def _add_ask(command: argparse.ArgumentParser) -> None:
@@ -116,6 +133,15 @@ def _add_config_show(command: argparse.ArgumentParser) -> None:
     _add_serve(command)
 
 
-def _dashed(word: str) -> str:
+def _as_vllm_reads(word: str) -> str:
+    """``--enforce_eager`` and ``--hf-overrides.key=value`` too; of the latter only the flag matters."""
     name, equals, value = word.partition("=")
-    return f"{name.replace('_', '-')}{equals}{value}" if name.startswith("--") else word
+    if not name.startswith("-"):
+        return word
+    name = name.replace("_", "-") if name.startswith("--") else name
+    flag = name.partition(".")[0]
+    return f"{flag if flag in _VLLM_NAMES else name}{equals}{value}"
+
+
+def _name(word: str) -> str:
+    return word.partition("=")[0]

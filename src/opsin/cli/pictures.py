@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from opsin.core.conversation import Detail, MediaRef
+from opsin.core.errors import MediaError
 from opsin.media.config import MediaConfig
 from opsin.media.loader import MediaLoader
 from opsin.media.types import MediaBytes
@@ -30,5 +31,13 @@ async def _load(words: Sequence[str], loader: MediaLoader) -> list[MediaBytes]:
         if _URL.match(word):
             loaded += await loader.load([MediaRef(word, Detail.AUTO, word)])
         else:
-            loaded.append(loader.load_file(Path(word), word))
+            loaded.append(_file(word, loader))
     return loaded
+
+
+def _file(word: str, loader: MediaLoader) -> MediaBytes:
+    """An error names the file as it was typed."""
+    try:
+        return loader.load_file(Path(word), word)
+    except MediaError as error:
+        raise type(error)(f"{word}: {error.message}", code=error.code, param=word) from None

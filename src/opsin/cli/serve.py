@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import logging
 import signal
-import socket
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -18,19 +17,19 @@ from rich.markup import escape
 from opsin import startup
 from opsin.app import Application, build
 from opsin.cli.flags import read
-from opsin.core.errors import ConfigError, OpsinError
+from opsin.core.errors import OpsinError
 from opsin.core.problems import raise_all
 from opsin.gateway.config import GatewayConfig
 from opsin.gateway.edge import metrics_app, public_app, server
-from opsin.gateway.listener import Listener
-from opsin.gateway.routes import Gateway
+from opsin.gateway.listener import Listener, bind
+from opsin.gateway.routes import LAST_WORDS_S, Gateway
 from opsin.settings import Settings
 from opsin.telemetry import logs
 
 logger = logging.getLogger(__name__)
 
-_FLUSH_S = 1.0
-"""For the last answers to leave."""
+_CUT_OFF_S = LAST_WORDS_S + 1.0
+"""After the end of the drain. By then all streams have ended by themselves; on a busy machine it can take seconds."""
 
 
 def run(args: argparse.Namespace) -> int:
@@ -47,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
 async def _serve(settings: Settings) -> int:
     application = build(settings)
     config = settings.gateway
-    listening = _bind(config.host, config.port)
+    listening = bind(config.host, config.port)
     listener = Listener(server(public_app(application.gateway, config), config))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -71,7 +70,7 @@ async def _metrics_listener(application: Application, config: GatewayConfig) -> 
         yield None
         return
     listener = Listener(server(metrics_app(application.gateway), config))
-    with _bind(config.host, config.metrics_port) as listening:
+    with bind(config.host, config.metrics_port) as listening:
         serving = asyncio.create_task(listener.serve(sockets=[listening]))
         try:
             yield listener
@@ -80,27 +79,21 @@ async def _metrics_listener(application: Application, config: GatewayConfig) -> 
             await serving
 
 
-def _bind(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family, backlog=2048)
-    except OSError as error:
-        raise ConfigError(f"cannot listen on {host} port {port}: {error.strerror}") from None
-
-
 def _stop(listener: Listener, gateway: Gateway) -> None:
     """The first signal lets requests in progress finish; a second one, or the end of the drain, ends them."""
     if listener.should_exit:
         _end(listener, gateway)
         return
     listener.should_exit = True
+    if requests := gateway.admission.in_progress:
+        logger.info("draining %d requests; again to stop now", requests)
     asyncio.get_running_loop().call_later(gateway.config.drain_timeout_s, _end, listener, gateway)
 
 
 def _end(listener: Listener, gateway: Gateway) -> None:
     """Answers what is left, then cuts off whoever does not take the answer."""
     gateway.closing.begin()
-    asyncio.get_running_loop().call_later(_FLUSH_S, setattr, listener, "force_exit", True)
+    asyncio.get_running_loop().call_later(_CUT_OFF_S, setattr, listener, "force_exit", True)
 
 
 async def _start(application: Application, listener: Listener, metrics: Listener | None, settings: Settings) -> bool:

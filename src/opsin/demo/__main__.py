@@ -11,13 +11,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from openai import OpenAI
 from PIL import Image
 from rich.console import Console
 
 from opsin.demo.examples import EXAMPLES, path
 from opsin.demo.tasks import answer, caption, describe_change
 from opsin.demo.wire import png_url
+
+try:
+    from openai import OpenAI
+except ImportError:
+    raise SystemExit("the demo asks through the official openai client: pip install 'opsin[local,demo]'") from None
 
 BAR = 40
 

@@ -13,7 +13,7 @@ class Admission:
 
     def __init__(self, max_requests: int) -> None:
         self._max_requests = max_requests
-        self._in_progress = 0
+        self.in_progress = 0
 
     @contextmanager
     def admit(self) -> Generator[None]:
@@ -22,10 +22,10 @@ class Admission:
         Raises:
             Overloaded: every place is taken.
         """
-        if self._in_progress >= self._max_requests:
+        if self.in_progress >= self._max_requests:
             raise Overloaded(f"{self._max_requests} requests are in progress, which is the limit", retry_after_s=1)
-        self._in_progress += 1
+        self.in_progress += 1
         try:
             yield
         finally:
-            self._in_progress -= 1
+            self.in_progress -= 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
+from collections.abc import Sequence
 
 from pydantic import SecretStr
 
@@ -18,20 +19,21 @@ SINGLE_TENANT = "default"
 class Auth:
     """Checks the ``Authorization`` header of a request."""
 
-    def __init__(self, api_key: SecretStr | None) -> None:
-        self._digest = _digest(api_key.get_secret_value()) if api_key is not None else None
+    def __init__(self, api_keys: Sequence[SecretStr]) -> None:
+        self._digests = [_digest(key.get_secret_value()) for key in api_keys]
 
     def tenant(self, authorization: str | None) -> str:
         """The tenant of a request.
 
         Raises:
-            Unauthorized: a key is configured and the header does not carry it.
+            Unauthorized: keys are configured and the header carries none of them.
         """
-        if self._digest is None:
+        if not self._digests:
             return ANONYMOUS
         scheme, _, key = (authorization or "").partition(" ")
-        # Digests are compared, so that neither the time nor the length of a wrong key tells anything.
-        if scheme.lower() != "bearer" or not hmac.compare_digest(_digest(key.strip()), self._digest):
+        # Digests are compared, all of them, so that neither the time nor the length of a wrong key tells anything.
+        found = [hmac.compare_digest(_digest(key.strip()), digest) for digest in self._digests]
+        if scheme.lower() != "bearer" or not any(found):
             raise Unauthorized("a valid API key is needed: 'Authorization: Bearer …'")
         return SINGLE_TENANT
 
@@ -42,7 +44,7 @@ def check_exposure(config: GatewayConfig) -> None:
     Raises:
         ConfigError: the host is not loopback, and neither a key nor ``--no-auth`` was given.
     """
-    if config.api_key is not None or config.no_auth or _is_loopback(config.host):
+    if config.api_key or config.no_auth or _is_loopback(config.host):
         return
     raise ConfigError(
         f"--host {config.host} can be reached from other machines. Choose one: "

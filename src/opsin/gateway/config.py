@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, field_validator
+
+
+def _listed(value: object) -> object:
+    return (value,) if isinstance(value, str | SecretStr) else value
 
 
 class GatewayConfig(BaseModel):
@@ -18,7 +23,9 @@ class GatewayConfig(BaseModel):
     metrics_port: int | None = Field(
         default=None, ge=0, le=65535, description="serves /metrics without a key, on the same host; else behind the key"
     )
-    api_key: SecretStr | None = Field(default=None, description="the one key; without it any Authorization is accepted")
+    api_key: Annotated[tuple[SecretStr, ...], BeforeValidator(_listed)] = Field(
+        default=(), description="one key or several, all of one tenant; without any every Authorization is accepted"
+    )
     no_auth: bool = Field(default=False, description="serve on a public address without a key, on purpose")
     allowed_origins: tuple[str, ...] = Field(
         default=(), description='web pages that may ask from a browser (CORS); ["*"] is any'
@@ -41,11 +48,11 @@ class GatewayConfig(BaseModel):
 
     @field_validator("api_key")
     @classmethod
-    def _sendable(cls, key: SecretStr | None) -> SecretStr | None:
+    def _sendable(cls, keys: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
         """A key that no header can carry, an empty one above all, would lock out everyone or no one."""
-        if key is not None and not re.fullmatch(r"[\x21-\x7e]+", key.get_secret_value()):
+        if not all(re.fullmatch(r"[\x21-\x7e]+", key.get_secret_value()) for key in keys):
             raise ValueError("must be visible ASCII characters without spaces, at least one")
-        return key
+        return keys
 
     @field_validator("allowed_origins")
     @classmethod

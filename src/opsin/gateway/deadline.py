@@ -21,11 +21,12 @@ HEADER = "x-request-timeout"
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """``limit_s`` seconds after ``started_at``, which is ``time.monotonic()``, or when the server closes."""
+    """``limit_s`` after ``started_at``, which is ``time.monotonic()``, or ``grace_s`` after the server closes."""
 
     started_at: float
     limit_s: float
     closing: Closing
+    grace_s: float = 0.0
 
     @classmethod
     def after(cls, limit_s: float, closing: Closing) -> Deadline:
@@ -45,8 +46,8 @@ class Deadline:
         return replace(self, limit_s=min(self.limit_s, float(wish)))
 
     def later(self, seconds: float) -> Deadline:
-        """So much later, and whether or not the server closes: for what has to outlast the answer itself."""
-        return replace(self, limit_s=self.limit_s + seconds, closing=Closing())
+        """So much later in either case: for what has to outlast the answer itself."""
+        return replace(self, limit_s=self.limit_s + seconds, grace_s=self.grace_s + seconds)
 
     @property
     def elapsed_s(self) -> float:
@@ -60,10 +61,10 @@ class Deadline:
             DeadlineExceeded: it took too long.
             Overloaded: the server closes.
         """
-        timeout = asyncio.timeout(0.0 if self.closing.begun else self.limit_s - self.elapsed_s)
+        timeout = asyncio.timeout(self.limit_s - self.elapsed_s)
         try:
             async with timeout:
-                with self.closing.ends(timeout):
+                with self.closing.ends(timeout, self.grace_s):
                     return await work
         except TimeoutError:
             if not timeout.expired():

@@ -41,7 +41,7 @@ def public_app(gateway: Gateway, config: GatewayConfig) -> ASGIApp:
 
 def metrics_app(gateway: Gateway) -> ASGIApp:
     """``/metrics`` without a key, and nothing else."""
-    app = create_app(replace(gateway, auth=Auth(None)))
+    app = create_app(replace(gateway, auth=Auth(())))
     metrics = [route for route in app.routes if isinstance(route, Route) and route.path == "/metrics"]
     return Starlette(routes=metrics, exception_handlers=app.exception_handlers)
 

@@ -16,6 +16,13 @@ from opsin.telemetry.logs import fields
 logger = logging.getLogger(__name__)
 
 
+_INSTEAD = {
+    "completions": "prompts without messages are not served: use /v1/chat/completions",
+    "responses": "OpenAI's responses are not served: use /v1/chat/completions",
+}
+"""For routes under /v1/ that clients know from other servers."""
+
+
 def to_response(error: OpsinError) -> Response:
     """OpenAI's error object, with ``x-should-retry`` and ``Retry-After`` as the official SDKs read them."""
     headers = {"x-should-retry": "true" if error.retryable else "false"}
@@ -44,4 +51,5 @@ async def on_http_exception(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 404
     if status == 405:
         return to_response(MethodNotAllowed(f"{request.method} is not served on this route"))
-    return to_response(NotFound("there is no such route"))
+    instead = _INSTEAD.get(request.url.path.rstrip("/").rpartition("/v1/")[2], "/docs has those that there are")
+    return to_response(NotFound(f"there is no such route; {instead}"))

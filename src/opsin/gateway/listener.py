@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import Generator
 from contextlib import contextmanager
 
 import uvicorn
+
+from opsin.core.errors import ConfigError
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket that queues connections. Raises ConfigError when the address cannot be had."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        raise ConfigError(f"cannot listen on {host} port {port}: {os.strerror(error.errno or 0)}") from None
 
 
 class Listener(uvicorn.Server):

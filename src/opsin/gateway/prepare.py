@@ -104,7 +104,7 @@ class TokenPreparer:
             self._family.plan(picture.header.upright, detail) for picture, detail in zip(media, details, strict=True)
         ]
         image_tokens = sum(plan.image_tokens for plan in plans)
-        self._refuse_early(self._builder.least_tokens(prompt), image_tokens, max_tokens or 1)
+        self._refuse_early(prompt, plans, max_tokens or 1)
         keys = [self._keys.key(scope, picture.sha256, plan) for picture, plan in zip(media, plans, strict=True)]
         reservation = await self._engine.reserve(request_id, keys)
         self._count_lookups(keys, reservation.leased)
@@ -116,10 +116,15 @@ class TokenPreparer:
         room = self._room(len(built.ids), image_tokens, max_tokens)
         return Prepared(TokenPrompt(built.ids), pictures, max_tokens or room, built.text)
 
-    def _refuse_early(self, text_tokens: int, image_tokens: int, wanted: int) -> None:
-        """Before anything is rendered or tokenised: what cannot fit however the text is tokenised."""
-        if text_tokens + image_tokens + wanted > self._max_model_len:
-            raise self._too_long(f"at least {text_tokens}", image_tokens, wanted)
+    def _refuse_early(self, prompt: Prompt, plans: Sequence[VisionPlan], wanted: int) -> None:
+        """Before anything is rendered: what cannot fit however the text is tokenised, which is done if it is short."""
+        image_tokens = sum(plan.image_tokens for plan in plans)
+        least = self._builder.least_tokens(prompt)
+        if least + image_tokens + wanted <= self._max_model_len:
+            return
+        if prompt.num_chars > LONG_TEXT_CHARS:
+            raise self._too_long(f"at least {max(1, least)}", image_tokens, wanted)
+        raise self._too_long(f"{len(self._builder.build(prompt, plans).ids) - image_tokens}", image_tokens, wanted)
 
     def _room(self, prompt_tokens: int, image_tokens: int, max_tokens: int | None) -> int:
         """The tokens that the context leaves for output. Raises ContextLengthExceeded when they are too few."""
@@ -133,7 +138,7 @@ class TokenPreparer:
         return ContextLengthExceeded(
             f"the prompt has {text_tokens} text and {image_tokens} image tokens, and {wanted} output tokens were "
             f"asked for, but max_model_len is {self._max_model_len}",
-            param="messages",
+            param="max_tokens" if wanted > self._max_model_len else "messages",
         )
 
     def _count_lookups(self, keys: Sequence[str], leased: frozenset[str]) -> None:

@@ -45,7 +45,7 @@ CLIENT_GONE = 499
 """Logged for a client that left."""
 
 LAST_WORDS_S = 5.0
-"""For a client to read the end of its stream; one that does not read holds its place no longer."""
+"""For a client to read the end of its stream; one that does not read holds its place, or the server, no longer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from opsin.core.errors import DeadlineExceeded, OpsinError
+from opsin.core.errors import DeadlineExceeded, OpsinError, Overloaded
 from opsin.core.stages import Timeline
 from opsin.engine.api import Delta
 from opsin.engine.api import Usage as EngineUsage
@@ -129,7 +129,7 @@ class EventStream(StreamingResponse):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await self._deadline.within(super().__call__(scope, receive, send))
-        except DeadlineExceeded:
+        except (DeadlineExceeded, Overloaded):
             logger.warning("a client does not read its answer and is cut off")
         finally:
             await self._end()

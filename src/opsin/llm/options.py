@@ -10,15 +10,16 @@ from typing import cast
 
 from opsin import startup
 from opsin.core.problems import raise_all
-from opsin.names import BEYOND, ENGINE, LOADING, MEDIA, MODEL
+from opsin.names import ENGINE, LOADING, MEDIA, MODEL
 from opsin.settings import Settings, configuration
 from opsin.sources import Layer, from_text
+from opsin.vllm_flags import BY_KEYWORD, Stated
 
 logger = logging.getLogger(__name__)
 
 NAMES = {
     **{name: name for name in Settings.model_fields},
-    **{flag.keyword: flag.setting for group in (MODEL, LOADING, MEDIA, ENGINE, BEYOND) for flag in group.flags},
+    **{flag.keyword: flag.setting for group in (MODEL, LOADING, MEDIA, ENGINE) for flag in group.flags},
 }
 """Keyword → dotted path of its setting, or of a section such as ``media``."""
 
@@ -33,11 +34,13 @@ def to_settings(options: Mapping[str, object]) -> Settings:
         TypeError: a keyword is no option; names those that it may stand for.
         ConfigError: values are wrong or cannot be honoured; names them all.
     """
-    _refuse_unknown(options.keys() - NAMES.keys())
+    _refuse_unknown(options.keys() - NAMES.keys() - BY_KEYWORD.keys())
     given: Layer = {}
     for name, value in options.items():
-        given |= from_text(Settings, NAMES[name], _plain(value), "LLM", name)
-    stated = configuration(given)
+        if name in NAMES:
+            given |= from_text(Settings, NAMES[name], _plain(value), "LLM", name)
+    vllm = tuple(Stated.of_keyword(name, value) for name, value in options.items() if name not in NAMES)
+    stated = configuration(given, vllm=vllm)
     raise_all(startup.problems(stated, listens=False))
     for notice in startup.notices(stated):
         logger.warning("%s", notice)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
 from huggingface_hub import (
+    HfApi,
     constants,
     snapshot_download,  # pyright: ignore[reportUnknownVariableType] untyped progress bar class
 )
@@ -22,6 +24,8 @@ from huggingface_hub.errors import (
 from opsin.core.errors import ConfigError
 from opsin.models.config import HubConfig
 
+_LOOK_UP_S = 10.0
+
 
 def download(model: str, revision: str | None, patterns: Sequence[str], hub: HubConfig, endpoint: str | None) -> Path:
     """The snapshot's folder, named after its commit, with the files that match ``patterns``.
@@ -29,6 +33,7 @@ def download(model: str, revision: str | None, patterns: Sequence[str], hub: Hub
     Raises:
         ConfigError: no such repository or revision, no access, or not to be had offline.
     """
+    _quieten()
     try:
         snapshot = snapshot_download(
             model,
@@ -43,6 +48,28 @@ def download(model: str, revision: str | None, patterns: Sequence[str], hub: Hub
     except Exception as error:  # the library lets errors of its HTTP client through
         raise ConfigError(f"model {model}: {_explanation(error, revision, hub)}") from error
     return Path(snapshot)
+
+
+def ask(model: str, revision: str | None, hub: HubConfig) -> None:
+    """Looks a model up. Raises ConfigError when there is none, no access, or no Hub."""
+    token = hub.token.get_secret_value() if hub.token else None
+    try:
+        HfApi(token=token, library_name="opsin").model_info(model, revision=revision, timeout=_LOOK_UP_S)
+    except (HfHubHTTPError, HFValidationError) as error:
+        raise ConfigError(f"model {model}: {_explanation(error, revision, hub)}") from error
+    except Exception as error:  # of the library's HTTP client
+        raise ConfigError(f"model {model}: the Hub cannot be reached") from error
+
+
+def _quieten() -> None:
+    """The library tells each retry twice, by a handler of its own, and with the URL."""
+    logging.getLogger("huggingface_hub").handlers.clear()
+    logging.getLogger("huggingface_hub.utils._http").addFilter(_without_urls)
+
+
+def _without_urls(record: logging.LogRecord) -> bool:
+    """Of the two lines about a retry the one that only says when."""
+    return "thrown while requesting" not in record.getMessage()
 
 
 def _explanation(error: Exception, revision: str | None, hub: HubConfig) -> str:

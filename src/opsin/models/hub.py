@@ -81,6 +81,13 @@ def fetch_weights(
         raise ConfigError(f"model {resolved.model_id} has no .safetensors weights; others are never read")
 
 
+def look_up(model: str, revision: str | None, hub: HubConfig) -> None:
+    """Asks the Hub whether a model can be had, and downloads nothing. Raises ConfigError as resolve."""
+    from opsin.models.download import ask
+
+    ask(model, revision, hub)
+
+
 def _local(folder: Path, revision: str | None) -> ResolvedModel:
     if revision is not None:
         raise ConfigError("revision: applies to Hub ids; a local folder is its own revision")

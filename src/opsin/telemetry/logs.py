@@ -81,10 +81,10 @@ class _Json(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {"time": _time(record), "level": record.levelname.lower(), "logger": record.name}
         given = record.args if isinstance(record.args, tuple) else ()
-        for argument in given:
-            if isinstance(argument, Fields):
-                line |= argument.values
-        if record.msg != "%s":
+        groups = [argument for argument in given if isinstance(argument, Fields)]
+        for group in groups:
+            line |= group.values
+        if record.msg != "%s" or not groups:  # fields alone need no second telling
             line["message"] = record.getMessage()
         for told in _exceptions(record):
             line["exception"] = told

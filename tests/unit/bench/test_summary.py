@@ -146,6 +146,7 @@ def test_verdicts() -> None:
         (Verdict.INVALID, 1),
     ]
     assert killed.reasons == ["a client process died"]
+    assert failed.reasons == ["no request succeeded: 1 x oom"]
 
 
 def test_a_repeated_picture_is_not_cold() -> None:
@@ -157,7 +158,10 @@ def test_a_repeated_picture_is_not_cold() -> None:
 def test_a_cache_that_hits_is_not_cold() -> None:
     counters = {"vlm_image_cache_hits_total": 1.0, "vlm_image_cache_misses_total": 3.0}
     hit = summarise(the_results([a_record()], a_level(counters=counters)))
-    assert hit.reasons == ["concurrency 2: declared cold, and 25.0% of lookups of picture features were hits"]
+    assert hit.reasons == [
+        "concurrency 2: declared cold, and 25.0% of lookups of picture features were hits"
+        "; if an earlier run sent the same pictures, use another --seed"
+    ]
     prefixes = {"vllm:prefix_cache_hits_total": 90.0, "vllm:prefix_cache_queries_total": 100.0}
     assert summarise(the_results([a_record()], a_level(counters=prefixes))).verdict is Verdict.VALID
 
@@ -182,3 +186,11 @@ def test_what_is_shown() -> None:
 def test_nothing_to_show_is_shown_too(records: list[Record]) -> None:
     assert "FAILED" in shown(summarise(the_results(records)))
     assert shown(summarise(the_results(records, a_level(workers=[]), goodput=["ttft:1"], probe_rate=1)))
+
+
+def test_where_nothing_succeeded_only_failures_and_notes_are_shown() -> None:
+    text = shown(summarise(the_results([a_failure(Outcome.OOM)])))
+    assert text.splitlines()[1].strip() == "no request succeeded: 1 x oom"
+    assert "failures" in text
+    assert "latency" not in text
+    assert "note: no cache counters at /metrics" in text

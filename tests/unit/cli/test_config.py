@@ -41,6 +41,7 @@ def test_every_setting_with_value_and_source(
         "media.limit_mm_per_prompt.video": (0, "default"),
         "gateway.port": (8000, "default"),
         "upstream.url": (None, "default"),
+        "upstream.connect_timeout_s": (5.0, "default"),
     }
     assert {name: (rows[name]["value"], rows[name]["source"]) for name in expected} == expected
 
@@ -63,6 +64,23 @@ def test_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config", "show", "--port", "9"]) == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "gateway.port" in line]
     assert [cell.strip() for cell in line.strip("│").split("│")] == ["gateway.port", "9", "flag --port"]
+
+
+def test_names_stay_whole_in_a_narrow_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["config", "show"]) == 0
+    shown = capsys.readouterr().out
+    assert {setting.path for setting in settings_of(Settings)} <= set(shown.split())
+
+
+def test_a_variable_of_no_setting_is_mentioned(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPSIN_PORT", "9")
+    assert main(["config", "show"]) == 0
+    assert "OPSIN_PORT is no setting and is ignored; did you mean OPSIN_GATEWAY__PORT?" in capsys.readouterr().err
 
 
 def test_wrong_values_are_told_instead(capsys: pytest.CaptureFixture[str]) -> None:

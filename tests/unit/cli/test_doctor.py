@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from huggingface_hub import constants
 
 from opsin.cli.main import main
 from opsin.testing.scripted_upstream import ScriptedUpstream
 from opsin.testing.scripted_upstream import serve as scripted
+from tests.hubs import refusing_hub, serving_hub
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +26,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def findings(capsys: pytest.CaptureFixture[str], *words: str, status: int) -> dict[str, list[dict[str, Any]]]:
     """By area."""
-    assert main(["doctor", "--json", *words]) == status
+    assert main(["doctor", "--json", *words, *(() if "--port" in words else ("--port", "0"))]) == status
     by_area: dict[str, list[dict[str, Any]]] = {}
     for finding in json.loads(capsys.readouterr().out):
         by_area.setdefault(finding["area"], []).append(finding)
@@ -32,7 +35,7 @@ def findings(capsys: pytest.CaptureFixture[str], *words: str, status: int) -> di
 
 def test_the_demo_model_on_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
     found = findings(capsys, "--device", "cpu", "--dtype", "bfloat16", status=0)
-    assert list(found) == ["settings", "model", "engine", "device", "sandbox", "redis"]
+    assert list(found) == ["settings", "model", "engine", "device", "port", "sandbox", "redis"]
     assert {finding["status"] for area in found.values() for finding in area} == {"ok"}
     assert "idefics3, 8192 tokens" in found["model"][0]["text"]
     assert "torch 2." in found["engine"][0]["text"]
@@ -56,13 +59,47 @@ def test_problems_are_found_at_once_and_fail(capsys: pytest.CaptureFixture[str])
         assert "device 'mps' was asked for; this machine has" in found["engine"][0]["text"]
 
 
-def test_a_hub_model_is_not_downloaded(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    words = ("owner/name", "--download-dir", str(tmp_path), "--device", "cpu")
-    (finding,) = findings(capsys, *words, status=0)["model"]
-    assert finding["status"] == "warning"
-    assert finding["text"] == "owner/name is not completely in the local cache; opsin serve downloads it"
-    (finding,) = findings(capsys, *words, "--offline", status=1)["model"]
-    assert "offline forbids a download" in finding["text"]
+@pytest.fixture
+def no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also saves the seconds that loading it takes."""
+    monkeypatch.setitem(sys.modules, "torch", None)
+
+
+def test_a_hub_model_is_looked_up_and_not_downloaded(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_torch: None
+) -> None:
+    def model(*words: str) -> tuple[str, str]:
+        words = ("owner/name", "--download-dir", str(tmp_path / "cache"), *words)
+        (finding,) = findings(capsys, *words, status=1)["model"]
+        return finding["status"], finding["text"]
+
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "config.json").write_text("{}")
+    with serving_hub(tmp_path / "there") as hub:
+        monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+        text = "owner/name is not completely in the local cache; opsin serve downloads it"
+        assert model() == ("warning", text)
+    assert not (tmp_path / "cache").exists()
+    text = "model owner/name: the Hub cannot be reached, and it is not completely in the local cache"
+    assert model() == ("problem", text)
+    with refusing_hub(404, "RepoNotFound") as endpoint:
+        monkeypatch.setattr(constants, "ENDPOINT", endpoint)
+        assert "no such repository on the Hub" in model()[1]
+    assert "offline forbids a download" in model("--offline")[1]
+
+
+def test_a_port_that_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        (finding,) = findings(capsys, "--engine", "fake", "--port", port, status=1)["port"]
+    assert finding["text"] == f"cannot listen on 127.0.0.1 port {port}: Address already in use"
+
+
+def test_what_is_not_installed(capsys: pytest.CaptureFixture[str], no_torch: None) -> None:
+    found = findings(capsys, status=1)
+    assert [finding["status"] for finding in found["model"]] == ["ok"]
+    (finding,) = found["engine"]
+    assert "pip install 'opsin[local]'" in finding["text"]
 
 
 def test_what_works_otherwise_than_expected_is_a_warning(capsys: pytest.CaptureFixture[str]) -> None:

@@ -72,9 +72,17 @@ def test_exposure_without_a_key_refuses_to_start(capsys: pytest.CaptureFixture[s
         (("--dtype", "half"), "local.dtype", "float16"),
         (("--dtype", "float"), "local.dtype", "float32"),
         (("--max_model_len=99",), "max_model_len", 99),
-        (("-tp", "1"), "local.tensor_parallel_size", 1),
+        (("--max-model-len", "8k"), "max_model_len", 8000),
+        (("--max-model-len", "8K"), "max_model_len", 8192),
+        (("--max-model-len", "4.1k"), "max_model_len", 4100),
+        (("--max-model-len", "1M"), "max_model_len", 2**20),
+        (("--max-model-len", "auto"), "max_model_len", None),
+        (("--max-model-len", "-1"), "max_model_len", None),
+        (("--log-level", "INFO"), "log_level", "info"),
+        (("--device-memory-utilization", "0.5"), "local.gpu_memory_utilization", 0.5),
+        (("--limit-mm-per-prompt.image", "3"), "media.limit_mm_per_prompt.image", 3),
+        (("--limit_mm_per_prompt.image=3",), "media.limit_mm_per_prompt.image", 3),
         (("-q", "awq"), "local.quantization", "awq"),
-        (("--no-enable-prefix-caching",), "local.enable_prefix_caching", False),
         (("--trust-remote-code",), "local.trust_remote_code", True),
         (("--limit-mm-per-prompt", '{"image": {"count": 2, "width": 512}}'), "media.limit_mm_per_prompt.image", 2),
         (("--allowed-origins", '["https://a.example", "*"]'), "gateway.allowed_origins", ("https://a.example", "*")),
@@ -101,6 +109,11 @@ def test_spellings_and_forms(words: tuple[str, ...], path: str, value: object) -
     [
         (("--limit-mm-per-prompt", "4"), "--limit-mm-per-prompt: should be a section, or an object as JSON"),
         (
+            ("--limit-mm-per-prompt", "image=4,video=0"),
+            '--limit-mm-per-prompt: should be a section, or an object as JSON: {"image": 4, "video": 0}',
+        ),
+        (("--max-model-len", "8X"), "--max-model-len: should be an integer; got '8X'"),
+        (
             ("--limit-mm-per-prompt", '{"pictures": 4}'),
             "--limit-mm-per-prompt: there is no setting media.limit_mm_per_prompt.pictures",
         ),
@@ -121,6 +134,23 @@ def test_an_unknown_flag_is_a_usage_error_with_a_hint(capsys: pytest.CaptureFixt
         main(["serve", "--max-modl-len=3"])
     assert caught.value.code == 2
     assert "unrecognized arguments: --max-modl-len=3 (did you mean --max-model-len?)" in capsys.readouterr().err
+
+
+def test_a_hint_is_for_typing_errors_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["--max-tokens", "3"], ["--enable-everything"]):
+        with pytest.raises(SystemExit):
+            parse(["serve", *words])
+        assert "did you mean" not in capsys.readouterr().err
+
+
+def test_several_keys_and_none_is_shown(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    settings = _settings("demo", "--api-key", "geheim-1", "geheim-2")
+    assert [key.get_secret_value() for key in settings.gateway.api_key] == ["geheim-1", "geheim-2"]
+    assert main(["serve", "--api-key", "geheim-1", "with space"]) == 1
+    assert main(["config", "show", "--api-key", "geheim-1", "geheim-2"]) == 0
+    told = capsys.readouterr()
+    assert "--api-key: must be visible ASCII" in told.err
+    assert "geheim" not in told.out + told.err
 
 
 def test_flags_are_typed_in_full() -> None:

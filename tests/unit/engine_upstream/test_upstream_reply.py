@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from opsin.core.errors import EngineError
+from opsin.core.stages import Stage
 from opsin.engine.api import Delta, Finished, Usage
 from opsin.engine.upstream.reply import Reply
 
@@ -39,6 +40,23 @@ def test_a_whole_answer() -> None:
     )
     assert deltas == [Delta("a", 1), Delta(" b", 1)]
     assert end == Finished("length", Usage(9, 5, None, 4), stages_s={})
+
+
+def test_the_stages_of_an_upstream_that_is_an_opsin() -> None:
+    last: dict[str, Any] = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+    timeline = {"preprocess_ms": 2.0, "queue_ms": 0.0, "decode_ms": 250.0, "unattributed_ms": 9.0, "total_ms": 261.0}
+    _, end = replay(chunk("a"), json.dumps({**last, "opsin": {"timeline": timeline}}).encode(), usage_chunk())
+    assert end.stages_s == {Stage.PREPROCESS: 0.002, Stage.QUEUE: 0.0, Stage.DECODE: 0.25}
+    for strange in (
+        None,
+        7,
+        {},
+        {"timeline": None},
+        {"timeline": {"decode_ms": "long"}},
+        {"timeline": {"decode_ms": -1}},
+    ):
+        _, end = replay(chunk("a"), json.dumps({**last, "opsin": strange}).encode())
+        assert end.stages_s == {}
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator
 
 import pytest
@@ -43,6 +44,33 @@ async def test_the_deadline_takes_the_place_of_the_next_event_and_closes_the_sou
             seen.append(event)
     assert seen == [0]
     assert source.closed
+
+
+async def test_the_end_of_the_server_leaves_what_outlasts_an_answer_its_grace() -> None:
+    closing = Closing()
+    answer = Deadline.after(60, closing)
+    reading = asyncio.create_task(answer.later(0.3).within(asyncio.sleep(30)))
+    late = asyncio.create_task(answer.later(30).within(asyncio.sleep(0.1, "read")))
+    await asyncio.sleep(0)
+    closing.begin()
+    with pytest.raises(Overloaded, match="shutting down"):
+        await answer.within(asyncio.sleep(30))
+    assert not reading.done()
+    assert await late == "read"
+    assert await answer.later(30).within(asyncio.sleep(0, "begun later")) == "begun later"
+    with pytest.raises(Overloaded):
+        await asyncio.wait_for(reading, 10)
+
+
+async def test_the_end_of_the_server_never_prolongs_a_deadline() -> None:
+    closing = Closing()
+    waiting = asyncio.create_task(Deadline.after(0.1, closing).later(0.1).within(asyncio.sleep(30)))
+    await asyncio.sleep(0)
+    closing.begin()
+    started = time.monotonic()
+    with pytest.raises(Overloaded):
+        await asyncio.wait_for(waiting, 10)
+    assert time.monotonic() - started < 5
 
 
 def test_a_client_may_ask_for_less_time_and_not_for_more() -> None:

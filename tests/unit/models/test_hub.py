@@ -143,6 +143,16 @@ def test_unreachable_hub(tmp_path: Path) -> None:
         resolve("owner/name", hub=HubConfig(download_dir=tmp_path), endpoint="http://127.0.0.1:9")
 
 
+def test_retries_are_told_without_urls(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(ConfigError):
+        resolve("owner/name", hub=offline(tmp_path))
+    library = logging.getLogger("huggingface_hub.utils._http")
+    library.warning("'refused' thrown while requesting HEAD https://hub/secret")
+    library.warning("Retrying in 1s [Retry 1/5].")
+    assert [record.getMessage() for record in caplog.records] == ["Retrying in 1s [Retry 1/5]."]
+    assert logging.getLogger("huggingface_hub").handlers == []
+
+
 def test_a_full_disk_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with serving_hub(checkpoint(tmp_path / "there")) as hub, pytest.raises(ConfigError, match="cannot be stored: "):

@@ -50,6 +50,10 @@ def test_words_and_fields_together() -> None:
     assert (line["message"], line["pid"]) == ("gone pid=3", 3)
 
 
+def test_words_that_come_as_an_argument_are_the_message() -> None:
+    assert _json("logger.warning('%s', 'not built yet')")["message"] == "not built yet"
+
+
 def test_the_level_is_that_of_opsin_alone() -> None:
     code = "logger.info('ours'); logging.getLogger('theirs').info('quiet'); logging.getLogger('theirs').warning('loud')"
     assert [line.split()[-1] for line in _stderr(code, "info")] == ["ours", "loud"]

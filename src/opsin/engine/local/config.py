@@ -31,7 +31,7 @@ class LocalOptions(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    max_num_seqs: int = Field(default=1, gt=0, description="requests in one batch")
+    max_num_seqs: int = Field(default=1, gt=0, description="requests in one batch; for now they run one at a time")
     device: Device = Field(default="auto", description="auto takes CUDA, then MPS, then the CPU")
     dtype: Dtype = Field(default="auto", description="auto is the checkpoint's own, where the device is good at it")
     attn_implementation: Literal["sdpa", "eager"] = Field(default="sdpa", description="of Transformers")
@@ -44,13 +44,6 @@ class LocalOptions(BaseModel):
     quantization: str | None = Field(
         default=None, description="has to be the checkpoint's own, which is honoured without this"
     )
-    kv_cache_dtype: str = Field(default="auto", description="auto is the model's; no other is served here")
-    enable_prefix_caching: bool = Field(default=False, description="accepted; not built yet")
-    tensor_parallel_size: int = Field(default=1, ge=1, description="GPUs per model; 1 is served here")
-    mm_encoder_tp_mode: Literal["weights", "data"] = Field(
-        default="weights", description="how several GPUs share the vision encoder; the same on one device"
-    )
-    enable_expert_parallel: bool = Field(default=False, description="experts on several GPUs; not served here")
     start_timeout_s: float = Field(default=600.0, gt=0, description="for the model to load")
 
 
@@ -58,7 +51,8 @@ class LocalEngineConfig(LocalOptions):
     """What the worker process needs to load and run one model.
 
     ``image_mean`` and ``image_std`` are per RGB channel, for pixels scaled to 0..1. Fault injection for tests:
-    ``delays`` adds seconds to every call of a stage, ``out_of_memory`` makes so many of its first calls fail.
+    ``delays`` adds seconds to a stage of every request (vision_encode: of every picture), ``step_delay_s`` to every
+    decode step, ``out_of_memory`` makes so many of a stage's first calls fail.
     """
 
     model_path: Path
@@ -69,6 +63,7 @@ class LocalEngineConfig(LocalOptions):
     image_std: tuple[float, float, float]
     max_model_len: int = Field(gt=1)
     delays: dict[Stage, Seconds] = Field(default_factory=dict[Stage, float])
+    step_delay_s: Seconds = 0.0
     out_of_memory: dict[Stage, int] = Field(default_factory=dict[Stage, int])
 
     @field_validator("delays", "out_of_memory")

@@ -16,13 +16,20 @@ from opsin.engine.local.sequence import Sequence
 class FaultyRunner:
     """Wraps a runner.
 
-    ``delays`` are seconds per picture (vision_encode), per prompt and per decode step; ``out_of_memory`` is how many of
-    a stage's first calls raise OutOfMemory.
+    ``delays`` are seconds per picture (vision_encode) and per request (prefill, decode), ``step_delay_s`` per decode
+    step; ``out_of_memory`` is how many of a stage's first calls raise OutOfMemory.
     """
 
-    def __init__(self, runner: Runner, delays: Mapping[Stage, float], out_of_memory: Mapping[Stage, int]) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        delays: Mapping[Stage, float],
+        out_of_memory: Mapping[Stage, int],
+        step_delay_s: float = 0.0,
+    ) -> None:
         self._runner = runner
         self._delays = delays
+        self._step_delay_s = step_delay_s
         self._out_of_memory = dict(out_of_memory)
 
     def load(self, progress: Callable[[str], None]) -> LoadedModel:
@@ -41,7 +48,8 @@ class FaultyRunner:
 
     def decode(self, sequences: Seq[Sequence]) -> list[int]:
         """See Runner."""
-        self._meet(Stage.DECODE)
+        time.sleep(self._step_delay_s)
+        self._meet(Stage.DECODE, any(len(one.output_ids) == 1 for one in sequences))  # the first token is prefill's
         return self._runner.decode(sequences)
 
     def release(self, sequence: Sequence) -> None:

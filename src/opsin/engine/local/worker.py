@@ -154,8 +154,8 @@ class Worker:
             raise ConfigError("the local engine needs torch and transformers: pip install 'opsin[local]'") from error
         config = self._config
         runner = TransformersRunner(config)
-        if config.delays or config.out_of_memory:
-            return FaultyRunner(runner, config.delays, config.out_of_memory)
+        if config.delays or config.step_delay_s or config.out_of_memory:
+            return FaultyRunner(runner, config.delays, config.out_of_memory, config.step_delay_s)
         return runner
 
     def _take_messages(self, core: EngineCore) -> bool:

@@ -1,7 +1,7 @@
 """An engine that is somebody else's OpenAI-compatible server: vLLM, SGLang, TensorRT-LLM, llama-server, an API.
 
-Always streams, always asks for usage. The upstream applies its own template and hides its stages, so the gateway shows
-the whole wait as what is left. Knows no URL of a picture, and keeps nothing of a request.
+Always streams, always asks for usage. The upstream applies its own template and hides its stages, unless it is an opsin
+itself, so the gateway shows the whole wait as what is left. Knows no URL of a picture, and keeps nothing of a request.
 """
 
 from __future__ import annotations

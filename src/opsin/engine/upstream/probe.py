@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
@@ -16,7 +18,10 @@ from opsin.engine.upstream.failures import protocol_error, transport_error
 from opsin.engine.upstream.session import open_session
 from opsin.engine.upstream.wire import ModelEntry, ModelList
 
+logger = logging.getLogger(__name__)
+
 _RETRY_S = 0.25
+_TELL_S = 10.0
 _MAX_NAMED = 5
 _WORTH_WAITING = (Code.UPSTREAM_UNAVAILABLE, Code.UPSTREAM_TIMEOUT, Code.OVERLOADED)
 """What an engine that still loads answers: vLLM refuses the connection, llama-server says 503."""
@@ -52,17 +57,29 @@ async def fetch_models(config: UpstreamConfig) -> list[ModelEntry]:
 
 async def wait_for_models(config: UpstreamConfig) -> list[ModelEntry]:
     """Asks until the upstream answers. Raises EngineError after ``ready_timeout_s``, ConfigError if waiting is vain."""
-    deadline = time.monotonic() + config.ready_timeout_s
+    tell_at = time.monotonic()
+    deadline = tell_at + config.ready_timeout_s
     while True:
         try:
             return await fetch_models(config)
         except OpsinError as error:
             if error.code not in _WORTH_WAITING:
-                raise ConfigError(f"GET /v1/models: {error.message}") from None
-            if time.monotonic() >= deadline:
+                raise ConfigError(f"GET /v1/models: {error.message}{_remedy(error)}") from None
+            now = time.monotonic()
+            if now >= deadline:
                 message = f"the upstream was not ready within {config.ready_timeout_s:g} s: {error.message}"
                 raise EngineError(message, code=Code.UPSTREAM_UNAVAILABLE) from None
+            if now >= tell_at:
+                host = urlsplit(config.url).netloc
+                logger.info("waiting for the upstream at %s, %.0f s at most: %s", host, deadline - now, error.message)
+                tell_at = now + _TELL_S
         await asyncio.sleep(_RETRY_S)
+
+
+def _remedy(error: OpsinError) -> str:
+    if error.code is not Code.UPSTREAM_UNAUTHORIZED:
+        return ""
+    return "; give one with --upstream-api-key (opsin ask: --api-key)"
 
 
 def choose_model(models: list[ModelEntry], wanted: str | None) -> ServedModel:

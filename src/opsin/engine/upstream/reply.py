@@ -5,9 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from opsin.core.errors import Code, EngineError
+from opsin.core.stages import Stage
 from opsin.engine.api import Delta, Finished, FinishReason, Usage
 from opsin.engine.upstream.failures import empty, inband_error, protocol_error, truncated
-from opsin.engine.upstream.wire import Chunk, WireUsage
+from opsin.engine.upstream.wire import Chunk, WireExtension, WireUsage
 
 _DONE = b"[DONE]"
 _REASONS: dict[str, FinishReason] = {
@@ -27,6 +28,7 @@ class Reply:
         self.done = False  # [DONE] was seen: nothing that follows counts
         self._reason: FinishReason | None = None
         self._usage: WireUsage | None = None
+        self._stages_s: dict[Stage, float] = {}
         self._has_text = False
         self._num_counted = 0
 
@@ -39,6 +41,7 @@ class Reply:
         if chunk.error is not None:
             raise inband_error(chunk.error)
         self._usage = chunk.usage or self._usage
+        self._stages_s = _stages_s(chunk.opsin) or self._stages_s
         if not chunk.choices:
             return None
         choice = chunk.choices[0]
@@ -53,7 +56,7 @@ class Reply:
         """
         if self._reason is None:
             raise truncated() if self._has_text else empty()
-        return Finished(self._reason, _usage(self._usage), stages_s={})
+        return Finished(self._reason, _usage(self._usage), stages_s=self._stages_s)
 
     def _delta(self, text: str) -> Delta:
         """Tokens of a chunk: what a running usage count says, else 1, which is a guess only chunk by chunk."""
@@ -69,6 +72,15 @@ def _decode(data: bytes) -> Chunk:
         return _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise protocol_error("an event that is no chat chunk") from None
+
+
+def _stages_s(extension: msgspec.Raw) -> dict[Stage, float]:
+    """The stages of an upstream that is an opsin itself; none of any other."""
+    try:
+        timeline = msgspec.json.decode(extension, type=WireExtension).timeline
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return {}
+    return {stage: ms / 1e3 for stage in Stage if (ms := timeline.get(f"{stage}_ms", -1.0)) >= 0}
 
 
 def _reason(wire: str) -> FinishReason:

@@ -90,9 +90,16 @@ class ChunkChoice(msgspec.Struct, frozen=True):
     finish_reason: str | None = None
 
 
+class WireExtension(msgspec.Struct, frozen=True):
+    """What an opsin adds: milliseconds by stage, and the sums."""
+
+    timeline: dict[str, float]
+
+
 class Chunk(msgspec.Struct, frozen=True):
     """One event of a chat stream: text, the end, usage (then ``choices`` is empty), or an error after HTTP 200."""
 
     choices: list[ChunkChoice] = []
     usage: WireUsage | None = None
     error: WireError | str | None = None
+    opsin: msgspec.Raw = msgspec.Raw()  # where the upstream is an opsin; whatever another means by it does not matter
