@@ -7,6 +7,7 @@ import asyncio
 import json
 import sys
 from contextlib import aclosing
+from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from opsin.core.errors import ConfigError, MediaError
+from opsin.core.errors import Code, ConfigError, MediaError
 from opsin.models.files import Document, Edges
 from opsin.vision.plan import Size
 
@@ -55,7 +55,7 @@ def patch_side(tower: VisionTower, default: int, document: Document) -> int:
 def refuse_shape(size: Size, limit: str) -> MediaError:
     """For a picture that the model's own processor does not take."""
     return MediaError(
-        f"The picture is {size.width} x {size.height} pixels; this model {limit}.", code="image_aspect_ratio"
+        f"The picture is {size.width} x {size.height} pixels; this model {limit}.", code=Code.IMAGE_ASPECT_RATIO
     )
 
 
