@@ -17,6 +17,7 @@ from opsin.cli.pictures import load_pictures
 from opsin.core.ids import new_request_id
 from opsin.demo.hint import PHOTO_HINT, is_photo
 from opsin.engine.api import Delta
+from opsin.gateway.chat import Warned
 from opsin.gateway.streaming import to_completion
 from opsin.media import data_url
 from opsin.media.types import MediaBytes
@@ -83,13 +84,19 @@ async def _answer(application: Application, body: bytes, *, as_json: bool) -> No
     text = ""
     async with aclosing(answer) as events:
         async for event in events:
-            if isinstance(event, Delta):
+            if isinstance(event, Warned):
+                _warn(event)
+            elif isinstance(event, Delta):
                 text += event.text
                 if not as_json:
                     print(event.text, end="", flush=True)
-                continue
-            if as_json:
+            elif as_json:
                 model = application.gateway.models.default
                 print(encode(to_completion(text, event, request_id=request_id, model=model)).decode())
     if not as_json:
         print()
+
+
+def _warn(warned: Warned) -> None:
+    for warning in warned.warnings:
+        print(f"warning: {warning.message}", file=sys.stderr)

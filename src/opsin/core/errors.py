@@ -217,6 +217,7 @@ class Code(StrEnum):
     MEDIA_URL_STATUS = "media_url_status", MediaError, "name a URL that answers 200"
     MEDIA_URL_REDIRECT = "media_url_redirect", MediaError, "name the URL that it leads to"
     MEDIA_URL_ENCODING = "media_url_encoding", MediaError, "serve the picture without `Content-Encoding`"
+    MEDIA_TYPE_MISMATCH = "media_type_mismatch", MediaError, "state the media type that the bytes have, or none"
     IMAGE_ASPECT_RATIO = "image_aspect_ratio", MediaError, "crop the picture, or cut it into several"
     INVALID_DATA_URL = "invalid_data_url", InvalidDataUrl, "correct the URL at the offset that the message names"
     MEDIA_URL_BLOCKED = "media_url_blocked", MediaSourceForbidden, "send the picture as a `data:` URL"

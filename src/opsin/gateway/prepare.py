@@ -16,6 +16,7 @@ from opsin.cache.keys import FeatureKeys
 from opsin.core.conversation import Prompt, RawPrompt
 from opsin.core.errors import ContextLengthExceeded, UnsupportedParameter
 from opsin.core.together import together
+from opsin.core.warnings import AnswerWarning
 from opsin.engine.api import ChatPrompt, Engine, Picture, TokenPrompt
 from opsin.media.types import MediaBytes, RenderedPicture
 from opsin.prompt.build import PromptBuilder
@@ -31,12 +32,14 @@ class Prepared:
     """What ``engine.submit`` needs; ``max_tokens`` is what the context leaves, None if the limit is unknown.
 
     ``text`` is the rendered prompt, each picture one placeholder; None where the engine applies its own template.
+    ``warnings`` are about the prompt.
     """
 
     prompt: TokenPrompt | ChatPrompt
     pictures: tuple[Picture, ...]
     max_tokens: int | None
     text: str | None = None
+    warnings: tuple[AnswerWarning, ...] = ()
 
 
 class Renderer(Protocol):

@@ -22,7 +22,7 @@ from opsin.engine.api import Engine
 from opsin.gateway.admission import Admission
 from opsin.gateway.auth import Auth
 from opsin.gateway.body import read_body
-from opsin.gateway.chat import AnswerEvent, ChatService, Done, collect, count_outcome
+from opsin.gateway.chat import AnswerEvent, ChatService, Done, Warned, collect, count_outcome
 from opsin.gateway.closing import Closing
 from opsin.gateway.config import GatewayConfig
 from opsin.gateway.deadline import HEADER as DEADLINE_HEADER
@@ -34,7 +34,14 @@ from opsin.gateway.intake import Intake, Taken
 from opsin.gateway.memory import observe_memory
 from opsin.gateway.request_id import RequestIds
 from opsin.gateway.served import ServedModels
-from opsin.gateway.streaming import EventStream, Outcome, server_timing, to_completion, to_events
+from opsin.gateway.streaming import (
+    EventStream,
+    Outcome,
+    server_timing,
+    to_completion,
+    to_events,
+    warnings_header,
+)
 from opsin.protocol.response import encode
 from opsin.telemetry.logs import fields
 from opsin.telemetry.metrics import Metrics
@@ -162,7 +169,7 @@ class _Http:
         text, done = collected
         self._log(exchange, None, done)
         completion = to_completion(text, done, request_id=exchange.id, model=model)
-        headers = {"server-timing": server_timing(done.timeline)}
+        headers = {"server-timing": server_timing(done.timeline), **warnings_header(done.warnings)}
         return Response(encode(completion), headers=headers, media_type="application/json")
 
     async def _stream(
@@ -172,6 +179,10 @@ class _Http:
         # The first event decides between an HTTP error and a stream, so it is awaited before any header is sent; but
         # not in silence for longer than proxies endure.
         first = await _unless_gone(_first(stream), exchange.http)
+        headers: dict[str, str] = {}
+        if isinstance(first, Warned):
+            headers = warnings_header(first.warnings)
+            first = await _unless_gone(_first(stream), exchange.http)
         if first is None:
             return self._gone(exchange)
         outcome = Outcome()
@@ -183,7 +194,7 @@ class _Http:
             self._log(exchange, outcome.error, outcome.done)
 
         events = to_events(first, stream, outcome, request_id=exchange.id, model=model, include_usage=include_usage)
-        return EventStream(events, end, exchange.deadline.later(LAST_WORDS_S))
+        return EventStream(events, end, exchange.deadline.later(LAST_WORDS_S), headers)
 
     def _gone(self, exchange: _Exchange) -> Response:
         """For a client that left; nobody receives it."""

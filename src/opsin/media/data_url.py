@@ -54,6 +54,11 @@ def parse(url: str, param: str, max_bytes: int) -> bytes:
         raise _invalid("no standard base64", _first_bad_offset(url, start), param) from None
 
 
+def media_type(url: str) -> str:
+    """What a URL that ``parse`` accepts calls its payload, without parameters; empty if it does not say."""
+    return url[len(SCHEME) : url.index(",")].partition(";")[0]
+
+
 def head(mime: str) -> str:
     """What stands before the payload."""
     return f"{SCHEME}{mime}{_MARKER},"
