@@ -13,6 +13,7 @@ from typing import TypeVar
 from opsin.core.errors import ConfigError
 from opsin.core.problems import Problem
 from opsin.engine.local import refusals
+from opsin.engine.upstream.config import UpstreamConfig
 from opsin.gateway.auth import check_exposure
 from opsin.gateway.config import GatewayConfig
 from opsin.gateway.tls import tls_problems
@@ -20,6 +21,7 @@ from opsin.media.config import ACCEPTED_BY_DEFAULT, MediaConfig
 from opsin.media.fetch import trust
 from opsin.media.plugins import is_installed
 from opsin.media.types import ImageFormat
+from opsin.models.added_tokens import read_added_tokens
 from opsin.models.card import ModelCard, load_card
 from opsin.models.chat_template import read_template
 from opsin.models.hub import is_folder_name, resolve
@@ -67,7 +69,10 @@ def notices(configuration: Configuration) -> Iterator[str]:
 
 def is_local(settings: Settings) -> bool:
     """Whether the model is a folder, there or not."""
-    location = settings.model_location
+    return _is_folder(settings.model_location)
+
+
+def _is_folder(location: str) -> bool:
     return Path(location).expanduser().is_dir() or is_folder_name(location)
 
 
@@ -126,8 +131,8 @@ def _about_fetching(configuration: Configuration) -> Iterator[str]:
 
 def _of_engine(settings: Settings) -> Iterator[Problem]:
     match settings.engine:
-        case EngineKind.UPSTREAM if settings.upstream is None:
-            yield Problem("engine upstream: --upstream URL is missing", ("engine", "upstream.url"))
+        case EngineKind.UPSTREAM:
+            yield from _of_upstream(settings.upstream)
         case EngineKind.LOCAL:
             for refusal in refusals.refusals(settings.local):
                 yield Problem(refusal.text, tuple(f"local.{name}" for name in refusal.settings))
@@ -135,6 +140,13 @@ def _of_engine(settings: Settings) -> Iterator[Problem]:
             yield from _of_folder(settings)
         case _:
             pass
+
+
+def _of_upstream(config: UpstreamConfig | None) -> Iterator[Problem]:
+    if config is None:
+        yield Problem("engine upstream: --upstream URL is missing", ("engine", "upstream.url"))
+    elif (stated := config.tokenizer) is not None and _is_folder(stated):
+        yield from _raised(lambda: read_added_tokens(resolve(stated).path), "upstream.tokenizer")
 
 
 def _of_template(settings: Settings) -> Iterator[Problem]:

@@ -201,6 +201,7 @@ class Code(StrEnum):
     INVALID_JSON = "invalid_json", InvalidRequest, "send JSON in UTF-8"
     UNSUPPORTED_CONTENT_PART = "unsupported_content_part", InvalidRequest, "send what the message names instead"
     UNSUPPORTED_CONTENT_ENCODING = "unsupported_content_encoding", InvalidRequest, "send the body uncompressed"
+    SPECIAL_TOKENS_IN_TEXT = "special_tokens_in_text", InvalidRequest, "leave out the special token at the named place"
     UPSTREAM_REFUSED = "upstream_refused", InvalidRequest, "correct what the upstream says in the message"
     UNSUPPORTED_PARAMETER = "unsupported_parameter", UnsupportedParameter, "do what the message says instead"
     CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded", ContextLengthExceeded, "send less, or ask for fewer tokens"

@@ -19,6 +19,10 @@ class WarningCode(StrEnum):
         return code
 
     MEDIA_TYPE_MISMATCH = "media_type_mismatch", "a picture is not what its media type says; its bytes decided"
+    SPECIAL_TOKENS_BROKEN = (
+        "special_tokens_broken",
+        "a text spells special tokens; a hidden character breaks them up",
+    )
 
 
 @dataclass(frozen=True, slots=True)
