@@ -48,6 +48,9 @@ from opsin.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
+OPEN_ROUTES = frozenset({"/health", "/ready"})
+"""All others need the key."""
+
 CLIENT_GONE = 499
 """Logged for a client that left."""
 
@@ -78,16 +81,19 @@ T = TypeVar("T")
 def create_app(gateway: Gateway) -> Starlette:
     """The ASGI application; engine and workers are started by the caller."""
     http = _Http(gateway)
+    handlers = {
+        "/v1/models": http.models,
+        "/v1/models/{model:path}": http.model,
+        "/health": http.health,
+        "/ready": http.ready,
+        "/metrics": http.prometheus,
+        "/version": http.version,
+        "/docs": http.docs,
+        "/openapi.json": http.openapi,
+    }
     routes = [
-        Route("/v1/chat/completions", http.chat_completions, methods=["POST"]),
-        Route("/v1/models", http.guarded(http.models)),
-        Route("/v1/models/{model:path}", http.guarded(http.model)),
-        Route("/health", http.health),
-        Route("/ready", http.ready),
-        Route("/metrics", http.guarded(http.prometheus)),
-        Route("/version", http.guarded(http.version)),
-        Route("/docs", http.guarded(http.docs)),
-        Route("/openapi.json", http.guarded(http.openapi)),
+        Route("/v1/chat/completions", http.chat_completions, methods=["POST"]),  # looks at the key itself
+        *(Route(path, handle if path in OPEN_ROUTES else http.guarded(handle)) for path, handle in handlers.items()),
     ]
     app = Starlette(
         routes=routes,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given, settings
@@ -19,11 +19,12 @@ from opsin.prompt.build import PromptBuilder
 from opsin.prompt.template import ChatTemplate
 from opsin.prompt.tokenizer import Tokenizer
 from opsin.settings import load_settings
-from opsin.vision.plan import RenderRecipe, Size, VisionPlan
+from opsin.vision.plan import Size, VisionPlan
 from tests.tokenizers import GEMMA3, KINDS
 
 PICTURE = MediaRef("data:", Detail.AUTO, "")
-RECIPE = RenderRecipe((), Size(1, 1), 0, 0, overview=False)
+DEMO = load_local_model(load_settings({}))
+PLAN = DEMO.family.plan(Size(1, 1), Detail.AUTO)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +43,7 @@ class Model:
 
     def plans(self, *image_tokens: int) -> list[VisionPlan]:
         """A slot of each length, by which its picture is known again."""
-        size = Size(1, 1)
-        return [VisionPlan(size, size, 1, count, self.placeholder * count, RECIPE) for count in image_tokens]
+        return [replace(PLAN, image_tokens=count, slot=self.placeholder * count) for count in image_tokens]
 
     def added(self, conversation: Conversation, plans: list[VisionPlan]) -> list[int]:
         """The ids of added tokens in the prompt, in order."""
@@ -65,13 +65,8 @@ class Model:
         return found
 
 
-def _demo() -> Model:
-    local = load_local_model(load_settings({}))
-    return Model(local.tokenizer, local.builder, local.family.image_token)
-
-
 def _models() -> Iterator[tuple[str, Model]]:
-    yield "the demo model", _demo()
+    yield "the demo model", Model(DEMO.tokenizer, DEMO.builder, DEMO.family.image_token)
     for kind in KINDS:
         tokenizer = kind.build()
         image_id = tokenizer.token_id(kind.placeholder)
