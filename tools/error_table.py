@@ -1,4 +1,4 @@
-"""The tables of docs/errors.md, out of `opsin.core.errors`; run as a script it writes the page.
+"""The tables of docs/errors.md, out of `opsin.core.errors` and `.warnings`; run as a script it writes the page.
 
 A test fails while the page holds others.
 """
@@ -10,22 +10,28 @@ from itertools import groupby
 from pathlib import Path
 
 from opsin.core.errors import Code, ConfigError, OpsinError
+from opsin.core.warnings import WarningCode
 
 PAGE = Path(__file__).parents[1] / "docs" / "errors.md"
-START = "\n## All codes\n"
+ERRORS = "\n### OpsinError\n"
+WARNINGS = "\n| warning | what happened |\n"
 
 
-def tables() -> str:
+def errors() -> str:
     """A section for every error that a request can be answered with, and in it a row for every code."""
     by_error = groupby(Code, key=lambda code: code.error)
     return "".join(_section(error, list(codes)) for error, codes in by_error if error is not ConfigError)
 
 
+def warnings() -> str:
+    """A row for every code."""
+    return f"{WARNINGS}|---|---|\n" + "".join(f"| `{code}` | {code.meaning} |\n" for code in WarningCode)
+
+
 def written(page: str) -> str:
-    """The page with its tables replaced; what follows the next heading of their level stays."""
-    start = page.index("\n### ", page.index(START))
-    end = page.find("\n## ", start)
-    return page[:start] + tables() + (page[end:] if end >= 0 else "")
+    """The page with its tables replaced: errors up to the next section, warnings up to the end."""
+    before, after = page[: page.index(ERRORS)], page[page.index("\n## ", page.index(ERRORS)) : page.index(WARNINGS)]
+    return before + errors() + after + warnings()
 
 
 def _section(error: type[OpsinError], codes: list[Code]) -> str:

@@ -26,9 +26,12 @@ from opsin.media.confine import Level
 from opsin.media.dns import Lookup, system_lookup
 from opsin.media.loader import MediaLoader
 from opsin.media.pool import RenderPool
+from opsin.models.added_tokens import read_added_tokens
 from opsin.models.card import GenerationDefaults, ModelCard
 from opsin.models.hub import fetch_weights, resolve
 from opsin.prompt.build import PromptBuilder
+from opsin.prompt.guard import OnSpecialTokens, TextGuard
+from opsin.prompt.special_tokens import known_special_tokens, special_tokens_of
 from opsin.prompt.tokenizer import Detokenizer, Tokenizer
 from opsin.settings import EngineKind, Settings
 from opsin.startup import card_of, model_problems, template_of
@@ -197,9 +200,23 @@ def _with_local_engine(settings: Settings, media: _Media) -> Application:
 def _with_chat_engine(settings: Settings, media: _Media, engine: Engine, name: str) -> Application:
     engine = _delayed_engine(settings, engine)
     metrics = _metrics(engine)
-    preparer = MessagePreparer(renderer=_delayed_renderer(settings, media.renderer), metrics=metrics)
+    renders = _delayed_renderer(settings, media.renderer)
+    preparer = MessagePreparer(renderer=renders, guard=_text_guard(settings), metrics=metrics)
     models = ServedModels(settings.served_model_name, root=name, revision=None, max_model_len=None)
     return _assemble(settings, media, engine, preparer, metrics, models, GenerationDefaults())
+
+
+def _text_guard(settings: Settings) -> TextGuard:
+    """Raises ConfigError when the named tokenizer cannot be read."""
+    upstream = settings.upstream
+    if upstream is None:
+        return TextGuard(known_special_tokens(), OnSpecialTokens.BREAK)
+    allowed = upstream.allowed_special_tokens
+    if upstream.tokenizer is None:
+        tokens = known_special_tokens(allowed)
+    else:
+        tokens = special_tokens_of(read_added_tokens(resolve(upstream.tokenizer, hub=settings.hub).path), allowed)
+    return TextGuard(tokens, upstream.special_tokens_in_text)
 
 
 def _per_channel(values: tuple[float, ...] | None, default: tuple[float, float, float]) -> tuple[float, float, float]:

@@ -104,6 +104,8 @@ ENGINE = Group(
         Flag("upstream.url", ("--upstream",)),
         Flag("upstream.model", ("--upstream-model",)),
         Flag("upstream.api_key", ("--upstream-api-key",)),
+        Flag("upstream.tokenizer", ("--upstream-tokenizer",)),
+        Flag("upstream.special_tokens_in_text"),
         Flag("inject_delay_s", ("--inject-delay",)),
     ),
 )

@@ -15,12 +15,14 @@ from opsin import vllm_flags
 from opsin.core.errors import ConfigError
 from opsin.core.problems import Problem
 from opsin.engine.local.installed import check_installed
+from opsin.engine.upstream.config import UpstreamConfig
 from opsin.gateway.auth import check_exposure
 from opsin.gateway.tls import tls_problems
 from opsin.media.config import ACCEPTED_BY_DEFAULT, MediaConfig
 from opsin.media.fetch import trust
 from opsin.media.plugins import is_installed
 from opsin.media.types import ImageFormat
+from opsin.models.added_tokens import read_added_tokens
 from opsin.models.card import ModelCard, load_card
 from opsin.models.chat_template import read_template
 from opsin.models.hub import ResolvedModel, is_folder_name, resolve
@@ -74,7 +76,10 @@ def notices(configuration: Configuration) -> Iterator[str]:
 
 def is_local(settings: Settings) -> bool:
     """Whether the model is a folder, there or not."""
-    location = settings.model_location
+    return _is_folder(settings.model_location)
+
+
+def _is_folder(location: str) -> bool:
     return Path(location).expanduser().is_dir() or is_folder_name(location)
 
 
@@ -173,8 +178,8 @@ def _check_last_key(configuration: Configuration) -> None:
 def _of_engine(configuration: Configuration) -> Iterator[Problem]:
     settings = configuration.settings
     match settings.engine:
-        case EngineKind.UPSTREAM if settings.upstream is None:
-            yield Problem("engine upstream: --upstream URL is missing", ("engine", "upstream.url"))
+        case EngineKind.UPSTREAM:
+            yield from _of_upstream(settings.upstream)
         case EngineKind.LOCAL:
             yield from _raised(check_installed, "engine")
             yield from vllm_flags.problems(_about_engine(configuration))
@@ -182,6 +187,13 @@ def _of_engine(configuration: Configuration) -> Iterator[Problem]:
             yield from _of_folder(settings)
         case _:
             pass
+
+
+def _of_upstream(config: UpstreamConfig | None) -> Iterator[Problem]:
+    if config is None:
+        yield Problem("engine upstream: --upstream URL is missing", ("engine", "upstream.url"))
+    elif (stated := config.tokenizer) is not None and _is_folder(stated):
+        yield from _raised(lambda: read_added_tokens(resolve(stated).path), "upstream.tokenizer")
 
 
 def _of_template(settings: Settings) -> Iterator[Problem]:

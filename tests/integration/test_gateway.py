@@ -374,3 +374,38 @@ async def test_large_bodies_are_refused_like_small_ones() -> None:
         assert await refused(text_body(junk=padding)[:-1]) == (400, "invalid_json", None)
         assert await refused(text_body(junk=padding * 2)) == (413, "request_too_large", None)
         assert (await served.chat(junk=padding))[0] == 200
+
+
+MISLABELLED = image_body(data_url(encoded(scene(), "jpeg"), "image/png"))
+WARNING = {
+    "code": "media_type_mismatch",
+    "message": "The picture's bytes are image/jpeg, its stated media type is another one.",
+    "param": "messages.0.content.0.image_url",
+}
+
+
+async def test_an_answer_warns_in_its_body_and_header() -> None:
+    async with gateway() as served:
+        async with served.http.post(f"{served.url}/v1/chat/completions", data=MISLABELLED) as response:
+            assert response.headers["x-opsin-warnings"] == "media_type_mismatch"
+            assert (await response.json())["opsin"]["warnings"] == [WARNING]
+        _, answer = await served.chat()
+        assert "warnings" not in answer["opsin"]
+
+
+@pytest.mark.parametrize(("heartbeat_s", "encode_s", "header"), [(10, 0, "media_type_mismatch"), (0.02, 0.2, None)])
+async def test_a_stream_warns_at_its_end_and_in_a_header_if_it_knows(
+    heartbeat_s: float, encode_s: float, header: str | None
+) -> None:
+    """A picture that takes long to load lets the stream begin before anything is known of it."""
+    body = json.dumps({**json.loads(MISLABELLED), "stream": True})
+    flags = {"gateway": {"heartbeat_s": heartbeat_s}, "inject_delay_s": {"media_load": encode_s}}
+    async with (
+        gateway(**flags) as served,
+        served.http.post(f"{served.url}/v1/chat/completions", data=body) as response,
+    ):
+        assert response.headers.get("x-opsin-warnings") == header
+        lines = [line for line in (await response.text()).split("\n\n") if line.startswith("data: {")]
+    *deltas, last = (json.loads(line.removeprefix("data: ")) for line in lines)
+    assert [delta.get("opsin") for delta in deltas] == [None] * len(deltas)
+    assert last["opsin"]["warnings"] == [WARNING]

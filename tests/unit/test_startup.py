@@ -87,6 +87,15 @@ def test_an_upstream_needs_its_address() -> None:
     assert problems(engine="upstream") == ["engine upstream: --upstream URL is missing"]
 
 
+def test_an_upstreams_tokenizer_has_to_be_one(tmp_path: Path) -> None:
+    upstream = {"url": "http://127.0.0.1:1", "tokenizer": str(tmp_path / "none")}
+    assert problems(engine="upstream", upstream=upstream) == [f"model {tmp_path}/none: there is no such folder"]
+    (problem,) = problems(engine="upstream", upstream={**upstream, "tokenizer": str(tmp_path)})
+    assert problem.startswith("no special tokens in tokenizer.json")
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"added_tokens": [{"content": "<s>", "special": True}]}))
+    assert problems(engine="upstream", upstream={**upstream, "tokenizer": str(tmp_path)}) == []
+
+
 def test_only_the_local_engine_refuses_what_it_cannot_do() -> None:
     values: dict[str, Any] = {"revision": "abc", "model": "./absent"}
     vllm = (Stated.of_keyword("tensor_parallel_size", 8), Stated.of_keyword("enforce_eager", True))

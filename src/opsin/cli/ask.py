@@ -21,6 +21,7 @@ from opsin.core.ids import new_request_id
 from opsin.core.problems import raise_all
 from opsin.demo.hint import PHOTO_HINT, is_photo
 from opsin.engine.api import Delta
+from opsin.gateway.chat import Warned
 from opsin.gateway.streaming import to_completion
 from opsin.media import data_url
 from opsin.media.types import MediaBytes
@@ -92,14 +93,20 @@ async def _answer(application: Application, body: bytes, *, as_json: bool) -> No
     text = ""
     async with aclosing(answer) as events:
         async for event in events:
-            if isinstance(event, Delta):
+            if isinstance(event, Warned):
+                _warn(event)
+            elif isinstance(event, Delta):
                 if not as_json:
                     # Behind "Assistant:" the first token of most models begins with a space.
                     print(event.text if text.strip() else event.text.lstrip(), end="", flush=True)
                 text += event.text
-                continue
-            if as_json:
+            elif as_json:
                 model = application.gateway.models.default
                 print(encode(to_completion(text, event, request_id=request_id, model=model)).decode())
     if not as_json:
         print()
+
+
+def _warn(warned: Warned) -> None:
+    for warning in warned.warnings:
+        print(f"warning: {warning.message}", file=sys.stderr)

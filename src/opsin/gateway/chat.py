@@ -8,13 +8,14 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import AsyncExitStack, aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from opsin.cache.keys import Scopes
 from opsin.core.conversation import MediaRef, Prompt, RawPrompt
 from opsin.core.errors import Code, EngineError, EngineOutOfMemory, InvalidRequest, OpsinError
 from opsin.core.stages import Stage, Stopwatch, Timeline
+from opsin.core.warnings import AnswerWarning
 from opsin.engine.api import (
     Delta,
     Engine,
@@ -27,6 +28,7 @@ from opsin.engine.api import (
     Usage,
 )
 from opsin.gateway.prepare import Prepared, Preparer
+from opsin.media.label import label_warnings
 from opsin.media.loader import NONE_LIFTED
 from opsin.media.types import ImageHeader, LiftedMedia, MediaBytes
 from opsin.models.card import GenerationDefaults
@@ -43,6 +45,13 @@ class RawRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class Warned:
+    """What ``Done`` will warn of. Comes before the engine begins, so that a header can say it; never empty."""
+
+    warnings: tuple[AnswerWarning, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Done:
     """The end of an answer, with what it answers: the headers of its pictures, and the prompt, whose ids or text are
     None where the engine makes them."""
@@ -51,11 +60,12 @@ class Done:
     usage: Usage
     timeline: Timeline
     images: tuple[ImageHeader, ...] = ()
+    warnings: tuple[AnswerWarning, ...] = ()
     prompt_text: str | None = None
     prompt_ids: tuple[int, ...] | None = None
 
 
-AnswerEvent = Delta | Done
+AnswerEvent = Warned | Delta | Done
 
 _WITH_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 """Sampling fields for which a checkpoint may have values of its own."""
@@ -97,9 +107,9 @@ class ChatService:
         tenant: str,
         lifted: LiftedMedia = NONE_LIFTED,
     ) -> AsyncGenerator[AnswerEvent, None]:
-        """Yields deltas, then one Done. Closing the iterator early cancels the request everywhere.
+        """Yields Warned if there is a reason, then deltas, then one Done.
 
-        ``lifted`` are pictures that were loaded with the body.
+        Closing the iterator early cancels the request everywhere. ``lifted`` are pictures that came with the body.
 
         Raises:
             OpsinError: before the first event or in place of any later one; exactly once.
@@ -116,6 +126,9 @@ class ChatService:
             held.callback(self._metrics.active_images.dec, len(media))
             with watch.stage(Stage.PREPROCESS):
                 prepared = await self._preparer.prepare(request_id, scope, prompt, media, sampling.output_tokens)
+            prepared = replace(prepared, warnings=(*label_warnings(media), *prepared.warnings))
+            if prepared.warnings:
+                yield Warned(prepared.warnings)
             generation = GenerationRequest(
                 id=request_id,
                 scope=scope,
@@ -193,7 +206,7 @@ class ChatService:
         for seconds in finished.encoded_pictures_s:
             self._metrics.encoded(seconds)
         ids = prepared.prompt.ids if isinstance(prepared.prompt, TokenPrompt) else None
-        return Done(finished.reason, finished.usage, timeline, images, prepared.text, ids)
+        return Done(finished.reason, finished.usage, timeline, images, prepared.warnings, prepared.text, ids)
 
 
 def _prompt_and_sampling(request: ChatCompletionRequest | RawRequest) -> tuple[Prompt, SamplingFields]:
@@ -207,9 +220,13 @@ async def collect(answer: AsyncGenerator[AnswerEvent, None]) -> tuple[str, Done]
     texts: list[str] = []
     async with aclosing(answer) as events:
         async for event in events:
-            if isinstance(event, Done):
-                return "".join(texts), event
-            texts.append(event.text)
+            match event:
+                case Delta(text):
+                    texts.append(text)
+                case Done():
+                    return "".join(texts), event
+                case Warned():
+                    pass  # the end says it again
     raise OpsinError("the answer ended without a result")
 
 

@@ -16,14 +16,16 @@ from opsin.cache.keys import FeatureKeys
 from opsin.core.conversation import Prompt, RawPrompt
 from opsin.core.errors import ContextLengthExceeded, UnsupportedParameter
 from opsin.core.together import together
+from opsin.core.warnings import AnswerWarning
 from opsin.engine.api import ChatPrompt, Engine, Picture, TokenPrompt
 from opsin.media.types import MediaBytes, RenderedPicture
 from opsin.prompt.build import PromptBuilder
+from opsin.prompt.guard import TextGuard
 from opsin.telemetry.metrics import Metrics
 from opsin.vision.plan import NativeFamily, RenderRecipe, VisionPlan
 
 LONG_TEXT_CHARS = 8192
-"""Longer texts are tokenised beside the event loop; the hop costs more than tokenising a short one."""
+"""Longer texts are read beside the event loop; the hop costs more than tokenising a short one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +33,14 @@ class Prepared:
     """What ``engine.submit`` needs; ``max_tokens`` is what the context leaves, None if the limit is unknown.
 
     ``text`` is the rendered prompt, each picture one placeholder; None where the engine applies its own template.
+    ``warnings`` are about the prompt.
     """
 
     prompt: TokenPrompt | ChatPrompt
     pictures: tuple[Picture, ...]
     max_tokens: int | None
     text: str | None = None
+    warnings: tuple[AnswerWarning, ...] = ()
 
 
 class Renderer(Protocol):
@@ -163,10 +167,14 @@ class TokenPreparer:
 
 
 class MessagePreparer:
-    """For engines with a template of their own: every picture is decoded once in the sandbox, then sent as it came."""
+    """For engines with a template of their own: every picture is decoded once in the sandbox, then sent as it came.
 
-    def __init__(self, *, renderer: Renderer, metrics: Metrics) -> None:
+    Texts are kept from spelling special tokens, because the engine tokenises them together with its template.
+    """
+
+    def __init__(self, *, renderer: Renderer, guard: TextGuard, metrics: Metrics) -> None:
         self._renderer = renderer
+        self._guard = guard
         self._metrics = metrics
 
     async def prepare(
@@ -185,8 +193,12 @@ class MessagePreparer:
                     param="prompt",
                 )
             prompt = prompt.as_turn()
+        if prompt.num_chars > LONG_TEXT_CHARS:
+            guarded = await asyncio.to_thread(self._guard.guard, prompt)
+        else:
+            guarded = self._guard.guard(prompt)
         pictures = await together(self._picture(picture) for picture in media)
-        return Prepared(ChatPrompt(prompt), pictures, max_tokens)
+        return Prepared(ChatPrompt(guarded.conversation), pictures, max_tokens, warnings=guarded.warnings)
 
     async def _picture(self, media: MediaBytes) -> Picture:
         started = time.monotonic()

@@ -22,7 +22,7 @@ from opsin.engine.api import Engine
 from opsin.gateway.admission import Admission
 from opsin.gateway.auth import Auth
 from opsin.gateway.body import read_body
-from opsin.gateway.chat import AnswerEvent, ChatService, Done, collect, count_outcome
+from opsin.gateway.chat import AnswerEvent, ChatService, Done, Warned, collect, count_outcome
 from opsin.gateway.closing import Closing
 from opsin.gateway.config import GatewayConfig
 from opsin.gateway.deadline import HEADER as DEADLINE_HEADER
@@ -34,12 +34,22 @@ from opsin.gateway.intake import Intake, Taken
 from opsin.gateway.memory import observe_memory
 from opsin.gateway.request_id import RequestIds
 from opsin.gateway.served import ServedModels
-from opsin.gateway.streaming import EventStream, Outcome, server_timing, to_completion, to_events
+from opsin.gateway.streaming import (
+    EventStream,
+    Outcome,
+    server_timing,
+    to_completion,
+    to_events,
+    warnings_header,
+)
 from opsin.protocol.response import encode
 from opsin.telemetry.logs import fields
 from opsin.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
+
+OPEN_ROUTES = frozenset({"/health", "/ready"})
+"""All others need the key."""
 
 CLIENT_GONE = 499
 """Logged for a client that left."""
@@ -71,16 +81,19 @@ T = TypeVar("T")
 def create_app(gateway: Gateway) -> Starlette:
     """The ASGI application; engine and workers are started by the caller."""
     http = _Http(gateway)
+    handlers = {
+        "/v1/models": http.models,
+        "/v1/models/{model:path}": http.model,
+        "/health": http.health,
+        "/ready": http.ready,
+        "/metrics": http.prometheus,
+        "/version": http.version,
+        "/docs": http.docs,
+        "/openapi.json": http.openapi,
+    }
     routes = [
-        Route("/v1/chat/completions", http.chat_completions, methods=["POST"]),
-        Route("/v1/models", http.guarded(http.models)),
-        Route("/v1/models/{model:path}", http.guarded(http.model)),
-        Route("/health", http.health),
-        Route("/ready", http.ready),
-        Route("/metrics", http.guarded(http.prometheus)),
-        Route("/version", http.guarded(http.version)),
-        Route("/docs", http.guarded(http.docs)),
-        Route("/openapi.json", http.guarded(http.openapi)),
+        Route("/v1/chat/completions", http.chat_completions, methods=["POST"]),  # looks at the key itself
+        *(Route(path, handle if path in OPEN_ROUTES else http.guarded(handle)) for path, handle in handlers.items()),
     ]
     app = Starlette(
         routes=routes,
@@ -162,7 +175,7 @@ class _Http:
         text, done = collected
         self._log(exchange, None, done)
         completion = to_completion(text, done, request_id=exchange.id, model=model)
-        headers = {"server-timing": server_timing(done.timeline)}
+        headers = {"server-timing": server_timing(done.timeline), **warnings_header(done.warnings)}
         return Response(encode(completion), headers=headers, media_type="application/json")
 
     async def _stream(
@@ -172,6 +185,10 @@ class _Http:
         # The first event decides between an HTTP error and a stream, so it is awaited before any header is sent; but
         # not in silence for longer than proxies endure.
         first = await _unless_gone(_first(stream), exchange.http)
+        headers: dict[str, str] = {}
+        if isinstance(first, Warned):
+            headers = warnings_header(first.warnings)
+            first = await _unless_gone(_first(stream), exchange.http)
         if first is None:
             return self._gone(exchange)
         outcome = Outcome()
@@ -183,7 +200,7 @@ class _Http:
             self._log(exchange, outcome.error, outcome.done)
 
         events = to_events(first, stream, outcome, request_id=exchange.id, model=model, include_usage=include_usage)
-        return EventStream(events, end, exchange.deadline.later(LAST_WORDS_S))
+        return EventStream(events, end, exchange.deadline.later(LAST_WORDS_S), headers)
 
     def _gone(self, exchange: _Exchange) -> Response:
         """For a client that left; nobody receives it."""

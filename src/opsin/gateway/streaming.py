@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from starlette.responses import StreamingResponse
@@ -11,6 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from opsin.core.errors import DeadlineExceeded, OpsinError, Overloaded
 from opsin.core.stages import Timeline
+from opsin.core.warnings import AnswerWarning
 from opsin.engine.api import Delta
 from opsin.engine.api import Usage as EngineUsage
 from opsin.gateway.chat import AnswerEvent, Done
@@ -30,12 +31,15 @@ from opsin.protocol.response import (
     ImageReport,
     PromptTokensDetails,
     Usage,
+    WarningObject,
     encode,
     error_body,
     now,
 )
 
 logger = logging.getLogger(__name__)
+
+WARNINGS_HEADER = "x-opsin-warnings"
 
 
 def to_usage(usage: EngineUsage) -> Usage | None:
@@ -63,7 +67,8 @@ def to_completion(text: str, done: Done, *, request_id: str, model: str) -> Chat
 
 
 def _extension(done: Done) -> Extension:
-    return Extension(done.timeline.to_wire(), [_report(image) for image in done.images])
+    warnings = [WarningObject(warning.code, warning.message, warning.param) for warning in done.warnings]
+    return Extension(done.timeline.to_wire(), [_report(image) for image in done.images], warnings)
 
 
 def _report(image: ImageHeader) -> ImageReport:
@@ -77,6 +82,12 @@ def _report(image: ImageHeader) -> ImageReport:
 def server_timing(timeline: Timeline) -> str:
     """The ``Server-Timing`` header: one metric per stage, in milliseconds."""
     return ", ".join(f"{name.removesuffix('_ms')};dur={value}" for name, value in timeline.to_wire().items())
+
+
+def warnings_header(warnings: Sequence[AnswerWarning]) -> dict[str, str]:
+    """Their codes, each once, as a header; none without warnings."""
+    codes = dict.fromkeys(warning.code for warning in warnings)
+    return {WARNINGS_HEADER: ", ".join(codes)} if codes else {}
 
 
 @dataclass(slots=True)
@@ -96,7 +107,7 @@ async def to_events(
     model: str,
     include_usage: bool,
 ) -> AsyncIterator[bytes]:
-    """The events of a stream, a comment for each Silence.
+    """The events of a stream; a comment where there is nothing to tell yet.
 
     An error after the first byte is an event of its own, and no ``[DONE]`` follows.
     """
@@ -119,10 +130,15 @@ async def to_events(
 class EventStream(StreamingResponse):
     """Server-sent events with an end that always comes: also for a client that left, or that does not read."""
 
-    def __init__(self, events: AsyncIterator[bytes], end: Callable[[], Awaitable[None]], deadline: Deadline) -> None:
-        super().__init__(
-            events, media_type="text/event-stream", headers={"cache-control": "no-cache", "x-accel-buffering": "no"}
-        )
+    def __init__(
+        self,
+        events: AsyncIterator[bytes],
+        end: Callable[[], Awaitable[None]],
+        deadline: Deadline,
+        headers: Mapping[str, str],
+    ) -> None:
+        headers = {"cache-control": "no-cache", "x-accel-buffering": "no", **headers}
+        super().__init__(events, media_type="text/event-stream", headers=headers)
         self._end = end
         self._deadline = deadline
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from opsin.core.stages import Timeline
+from opsin.core.warnings import AnswerWarning
 from opsin.engine.api import FinishReason, Usage
 from opsin.gateway.chat import Done
 from opsin.media.types import ImageHeader
@@ -25,7 +26,8 @@ class RequestOutput:
 
     ``prompt`` is the rendered text with one placeholder per picture, ``prompt_token_ids`` what the model read, slots
     expanded; both are None behind an upstream, which has a template of its own. ``usage`` counts tokens, also those of
-    the pictures; ``timeline`` says where the time went; ``images`` are the pictures as they were read.
+    the pictures; ``timeline`` says where the time went; ``images`` are the pictures as they were read; ``warnings``
+    are about what was perhaps meant otherwise.
     """
 
     request_id: str
@@ -35,6 +37,7 @@ class RequestOutput:
     usage: Usage
     timeline: Timeline
     images: tuple[ImageHeader, ...] = ()
+    warnings: tuple[AnswerWarning, ...] = ()
     finished: bool = True
 
 
@@ -48,4 +51,5 @@ def to_output(request_id: str, text: str, done: Done) -> RequestOutput:
         usage=done.usage,
         timeline=done.timeline,
         images=done.images,
+        warnings=done.warnings,
     )

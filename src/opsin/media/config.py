@@ -77,6 +77,8 @@ class MediaConfig(BaseModel):
     require_sandbox: bool = False
     """No start where workers cannot have their system calls filtered (seccomp). Without it they are confined as far as
     the machine lets them, and the log says how far."""
+    strict_media_type: bool = False
+    """Refuse a picture whose bytes are of another format than its media type says, instead of warning of it."""
 
     render_workers: int = Field(default=2, ge=1)
     """Processes that decode pictures."""

@@ -8,8 +8,9 @@
 - ASCII whitespace in the payload is removed (MIME line breaks); padding is optional but not wrong; the alphabet is the
   standard one only. Percent-encoding and the URL-safe alphabet are errors, because guessing gives wrong bytes.
 
-Everything else is ``InvalidDataUrl`` naming the offset in the URL, never its content. ``write`` gives the plainest
-form. This module knows no picture.
+Everything else is ``InvalidDataUrl`` naming the offset in the URL, never its content: of the first character that does
+not belong there, of the comma before which ``;base64`` is missing, or of the end where nothing but the length is wrong.
+``write`` gives the plainest form. This module knows no picture.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ def parse(url: str, param: str, max_bytes: int) -> bytes:
     start = payload_start(url, param)
     try:
         payload = url[start:].encode("ascii").translate(None, _WHITESPACE)
-    except UnicodeEncodeError as error:
-        raise _invalid("a character outside ASCII", start + error.start, param) from None
+    except UnicodeEncodeError:
+        raise _not_base64(url, start, param) from None
     digits = payload.rstrip(b"=")
     size = len(digits) * 3 // 4
     if size > max_bytes:
@@ -51,7 +52,12 @@ def parse(url: str, param: str, max_bytes: int) -> bytes:
             raise binascii.Error
         return pybase64.b64decode(digits + b"=" * padding, validate=True)
     except binascii.Error:
-        raise _invalid("no standard base64", _first_bad_offset(url, start), param) from None
+        raise _not_base64(url, start, param) from None
+
+
+def media_type(url: str) -> str:
+    """What a URL that ``parse`` accepts calls its payload, without parameters; empty if it does not say."""
+    return url[len(SCHEME) : url.index(",")].partition(";")[0]
 
 
 def head(mime: str) -> str:
@@ -74,6 +80,10 @@ def payload_start(url: str, param: str) -> int:
     if not url[len(SCHEME) : comma].lower().endswith(_MARKER):
         raise _invalid("no ;base64 before the comma", comma, param)
     return comma + 1
+
+
+def _not_base64(url: str, start: int, param: str) -> InvalidDataUrl:
+    return _invalid("no standard base64", _first_bad_offset(url, start), param)
 
 
 def _first_bad_offset(url: str, start: int) -> int:

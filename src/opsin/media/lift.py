@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from opsin.core.errors import MediaError
 from opsin.media import data_url
 from opsin.media.header import read_header
+from opsin.media.label import contradicts
 from opsin.media.messages import Lifted, LiftedPicture, Refusal
 from opsin.media.types import ImageFormat, Lift, MediaBytes
 from opsin.media.undecodable import Failure, undecodable
@@ -64,7 +65,7 @@ def _opened(picture: LiftedPicture | Refusal, body: bytes | None) -> Lift:
         is_of_media = issubclass(kind, MediaError)  # or the worker is not itself any more
         return kind(picture.message, code=picture.code) if is_of_media else undecodable(Failure.UNDECODABLE)
     kept = memoryview(body)[slice(*picture.base64)] if body is not None and picture.base64 is not None else None
-    return MediaBytes(picture.data, picture.sha256, picture.header, "", kept)
+    return MediaBytes(picture.data, picture.sha256, picture.header, "", kept, picture.mislabelled)
 
 
 def _urls(body: bytes) -> Iterator[_Found]:
@@ -108,4 +109,10 @@ def _picture(found: _Found, max_image_bytes: int, accepted: Collection[ImageForm
         return Refusal(error.code, error.message)
     payload = found.start + data_url.payload_start(found.url, "")
     canonical = not found.escaped and found.end - payload == -(-len(data) // 3) * 4
-    return LiftedPicture(data, hashlib.sha256(data).hexdigest(), header, (payload, found.end) if canonical else None)
+    return LiftedPicture(
+        data=data,
+        sha256=hashlib.sha256(data).hexdigest(),
+        header=header,
+        base64=(payload, found.end) if canonical else None,
+        mislabelled=contradicts(data_url.media_type(found.url), header.format),
+    )

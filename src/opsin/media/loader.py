@@ -27,6 +27,7 @@ from opsin.media.config import MediaConfig
 from opsin.media.dns import Lookup, system_lookup
 from opsin.media.fetch import Fetcher
 from opsin.media.header import read_header
+from opsin.media.label import check_label, labelled
 from opsin.media.local_files import LocalFiles
 from opsin.media.policy import Target
 from opsin.media.types import Lift, LiftedMedia, MediaBytes
@@ -160,12 +161,13 @@ def from_lift(picture: Lift, config: MediaConfig, param: str) -> MediaBytes:
         raise type(picture)(picture.message, code=picture.code, param=param)
     limits.check_bytes(len(picture.data), config, param)
     limits.check_size(picture.header, config, param)
-    return replace(picture, param=param)
+    return check_label(replace(picture, param=param), strict=config.strict_media_type)
 
 
 def load_data_url(ref: MediaRef, config: MediaConfig) -> MediaBytes:
     """One picture out of its own URL; a pure function of its arguments, so that it can run anywhere."""
-    return inspect(data_url.parse(ref.url, ref.param, config.max_image_bytes), config, ref.param)
+    media = inspect(data_url.parse(ref.url, ref.param, config.max_image_bytes), config, ref.param)
+    return check_label(labelled(media, data_url.media_type(ref.url)), strict=config.strict_media_type)
 
 
 def inspect(data: bytes, config: MediaConfig, param: str) -> MediaBytes:

@@ -71,6 +71,7 @@ class LiftedPicture(msgspec.Struct, frozen=True, tag="picture"):
     sha256: str
     header: ImageHeader
     base64: tuple[int, int] | None
+    mislabelled: bool
 
 
 class Refusal(msgspec.Struct, frozen=True, tag="refusal"):

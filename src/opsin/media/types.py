@@ -53,6 +53,7 @@ class MediaBytes:
     """A loaded picture, not decoded. ``param`` names its place in the request.
 
     ``base64`` is the payload as the client encoded it, where it is canonical and was kept: to send on untouched.
+    ``mislabelled``: whoever sent it named another media type than its bytes have.
     """
 
     data: bytes
@@ -60,6 +61,7 @@ class MediaBytes:
     header: ImageHeader
     param: str
     base64: memoryview | None = None
+    mislabelled: bool = False
 
 
 Lift = MediaBytes | MediaError

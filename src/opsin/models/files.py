@@ -127,6 +127,7 @@ class AddedToken:
 
     content: str
     id: int | None = None
+    special: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +142,21 @@ class TokenizerConfigFile:
     """tokenizer_config.json, but for its named tokens, which are keys of any name."""
 
     chat_template: str | list[NamedTemplate] | None = None
+    added_tokens_decoder: dict[str, AddedToken] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TekkenToken:
+    """A token of tekken.json that no text becomes."""
+
+    token_str: str
+
+
+@dataclass(frozen=True, slots=True)
+class TekkenFile:
+    """tekken.json of Mistral's models."""
+
+    special_tokens: list[TekkenToken] | None = None
 
 
 @dataclass(frozen=True, slots=True)

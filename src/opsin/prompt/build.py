@@ -16,6 +16,7 @@ from itertools import islice
 
 from opsin.core.conversation import Conversation, Message, Prompt, RawPrompt, TextPart
 from opsin.core.errors import ConfigError, InvalidRequest
+from opsin.prompt.spelling import spellings
 from opsin.prompt.template import ChatTemplate, TemplateMessage, TemplatePart
 from opsin.prompt.tokenizer import Tokenizer
 from opsin.vision.plan import VisionPlan
@@ -55,9 +56,7 @@ class PromptBuilder:
         self._template = template
         self._image_token = image_token
         self._image_token_id = image_token_id
-        # Longest first, so that a token wins over the tokens that it begins with.
-        contents = sorted(tokenizer.added_tokens, key=len, reverse=True)
-        self._added_token = re.compile("|".join(map(re.escape, contents)))
+        self._added_token = re.compile(spellings(tokenizer.added_tokens))
         # A slot of 17 tiles takes milliseconds to tokenise, and a checkpoint has few different ones.
         self._slot_ids = lru_cache(maxsize=_NUM_CACHED_SLOTS)(self._encode_slot)
         self._wants_parts = self._template_wants_parts()

@@ -1,8 +1,9 @@
 """Text to token ids and back: the one adapter of the ``tokenizers`` library.
 
 Two encoders share one vocabulary: one recognises the model's added tokens (``<image>``, ``<end_of_utterance>`` …) for
-text that the chat template wrote, the other cannot produce them, for text that a user wrote. This module knows no
-template and no picture.
+text that the chat template wrote, the other cannot produce them, for text that a user wrote. Added tokens that are
+nothing but white space, such as Gemma's ``\\n``, are text to both of them, as they are to Transformers. This module
+knows no template and no picture.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
+from tokenizers import AddedToken
 from tokenizers import Tokenizer as RawTokenizer
 
 from opsin.core.errors import ConfigError, InvalidRequest
@@ -19,7 +21,15 @@ _REPLACEMENT = "\ufffd"
 
 
 class _AddedToken(msgspec.Struct):
+    """As tokenizer.json has it; the rest of its fields say how it is looked for."""
+
     id: int
+    content: str
+    special: bool = False
+    single_word: bool = False
+    lstrip: bool = False
+    rstrip: bool = False
+    normalized: bool = True
 
 
 _LONG_CHARS = 4096
@@ -37,8 +47,10 @@ class Tokenizer:
         self._whole = _load(json)
         self._plain = _load(_without_added_tokens(json))
         added = self._whole.get_added_tokens_decoder()
-        self.added_tokens = tuple(token.content for token in added.values())
-        self.added_token_ids = frozenset(added)
+        no_text = {token_id: token.content for token_id, token in added.items() if not _is_text(token)}
+        self.added_tokens = tuple(no_text.values())
+        """But for those that are text."""
+        self.added_token_ids = frozenset(no_text)
         self.max_token_id = max(self._whole.get_vocab().values())
         self.max_token_chars = max(map(len, self._plain.get_vocab(with_added_tokens=False)))
         """No token stands for more characters of text than this."""
@@ -129,8 +141,13 @@ def _load(json: bytes) -> RawTokenizer:
     return tokenizer
 
 
+def _is_text(token: _AddedToken | AddedToken) -> bool:
+    """Whether it is only white space, which SentencePiece writes as U+2581, and means nothing else to the model."""
+    return not token.special and token.content.replace("\u2581", " ").isspace()
+
+
 def _without_added_tokens(json: bytes) -> bytes:
-    """The same tokenizer with no way to reach an added token.
+    """The same tokenizer with no way to reach an added token that is not text.
 
     Leaving them out of ``added_tokens`` is not enough: they often lie in the model's vocabulary too, where merges, or
     ``ignore_merges`` (Llama 3), could still arrive at them.
@@ -147,14 +164,16 @@ def _without_added_tokens(json: bytes) -> bytes:
         raise ConfigError(
             "tokenizer.json: added_tokens, model.type, model.vocab or model.merges is malformed"
         ) from error
-    added_ids = {token.id for token in added}
+    text = [token for token in added if _is_text(token)]
+    added_ids = {token.id for token in added if token not in text}
     gone = {key for key, token_id in vocab.items() if token_id in added_ids}
     kept = [merge for merge in merges if gone.isdisjoint(_parts(merge))]
-    model["vocab"] = _raw({key: token_id for key, token_id in vocab.items() if key not in gone})
+    left = {key: token_id for key, token_id in vocab.items() if key not in gone}
+    model["vocab"] = _raw(left | {token.content: token.id for token in text})  # or the library would number them anew
     model["merges"] = _raw(kept)
     if "unk_token" in model and msgspec.json.decode(model["unk_token"]) in gone:
         model["unk_token"] = _raw(None)  # the library refuses an unknown token that it does not have
-    return msgspec.json.encode({**file, "added_tokens": [], "model": model})
+    return msgspec.json.encode({**file, "added_tokens": text, "model": model})
 
 
 def _parts(merge: tuple[str, str] | str) -> tuple[str, str, str]:

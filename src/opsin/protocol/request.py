@@ -13,6 +13,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from opsin.core.conversation import Conversation, Detail, MediaRef, Message, Part, Role, TextPart
 from opsin.core.errors import Code, InvalidRequest, MediaError
+from opsin.protocol.complaints import complaint
 from opsin.protocol.fields import PART_TYPES, FieldRule, Place, find_refused, refuse_unserved
 
 MAX_MESSAGES = 1024
@@ -203,8 +204,9 @@ def _invalid(error: ValidationError) -> InvalidRequest:
             return _refused_field(first, param)
         case "union_tag_invalid" | "union_tag_not_found":
             return _unsupported_part(first, param)
-        case _:
-            return InvalidRequest(f"'{param}': {first['msg']}" if param else first["msg"], param=param or None)
+        case mistake:
+            subject = f"'{param}'" if param else "the request"
+            return InvalidRequest(f"{subject} {complaint(mistake, first.get('ctx', {}))}", param=param or None)
 
 
 def _refused_field(error: ErrorDetails, param: str) -> InvalidRequest:

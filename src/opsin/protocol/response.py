@@ -38,11 +38,20 @@ class ImageReport(msgspec.Struct, omit_defaults=True):
     frames_used: int | None = None
 
 
+class WarningObject(msgspec.Struct):
+    """Something to know about an answer that came nevertheless."""
+
+    code: str
+    message: str
+    param: str | None
+
+
 class Extension(msgspec.Struct, omit_defaults=True):
     """What opsin adds to an answer: ``timeline`` in milliseconds, ``images`` in order, see ``docs/api.md``."""
 
     timeline: dict[str, float]
     images: list[ImageReport] = []
+    warnings: list[WarningObject] = []
 
 
 class AssistantMessage(msgspec.Struct):

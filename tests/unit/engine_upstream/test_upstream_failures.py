@@ -77,6 +77,22 @@ def test_a_refusal_quotes_the_upstream_within_bounds() -> None:
     assert http_error(400, None, wrapped(message=quoted)).message == "input: {'url': '…'} …"
 
 
+@pytest.mark.parametrize(
+    ("said", "quoted"),
+    [
+        (
+            "cannot identify image file <_io.BytesIO object at 0x7fd1c04c2a70>",
+            "cannot identify image file <_io.BytesIO object at …>",
+        ),
+        ("no such file: '/opt/models/qwen/vocab.json'", "no such file: '…'"),
+        ("fetching http://10.0.0.7:8000/a.png?key=1 failed at 10.0.0.7:8000", "fetching … failed at …"),
+        ("either text and/or pictures, 1/2 of </s>", "either text and/or pictures, 1/2 of </s>"),
+    ],
+)
+def test_a_refusal_quotes_no_address_and_no_path(said: str, quoted: str) -> None:
+    assert http_error(400, None, wrapped(message=said)).message == quoted
+
+
 def test_out_of_memory_is_named_in_our_words() -> None:
     error = http_error(500, None, wrapped(message="CUDA out of memory. Tried to allocate 2 GiB"))
     assert error.message == "the upstream failed: 500, out of memory"

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opsin.core.errors import InvalidDataUrl, MediaTooLarge
-from opsin.media.data_url import parse, write
+from opsin.media.data_url import media_type, parse, write
 
 DATA = bytes(range(256))
 BASE64 = base64.b64encode(DATA).decode()
@@ -86,6 +86,55 @@ def test_the_length_is_checked_before_decoding() -> None:
 def test_round_trip(data: bytes, padded: bool) -> None:
     payload = base64.b64encode(data).decode()
     assert parsed("data:;base64," + (payload if padded else payload.rstrip("="))) == data
+
+
+_ALPHABET = "AZaz09+/==  \t\n\r\f"
+_FOREIGN = "-_%#,;é\0\v\ud800"
+
+
+def _reference(url: str) -> bytes | int:
+    """The bytes, or the offset of what is wrong: the grammar read one character at a time."""
+    comma = url.find(",")
+    if url[:5].lower() != "data:":
+        return 0
+    if not 5 <= comma <= 261:
+        return 5
+    if not url[5:comma].lower().endswith(";base64"):
+        return comma
+    digits, rest = "", False
+    for offset, character in enumerate(url[comma + 1 :], comma + 1):
+        if character in " \t\n\r\f":
+            continue
+        if rest and character != "=":
+            return url.index("=", comma + 1)
+        if character not in "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=":
+            return offset
+        rest = character == "="
+        digits += character
+    padding = len(digits) - len(digits := digits.rstrip("="))
+    if len(digits) % 4 == 1 or padding not in (0, -len(digits) % 4):
+        return len(url)
+    return base64.b64decode(digits + "=" * (-len(digits) % 4))
+
+
+_PIECES = st.one_of(
+    st.sampled_from(
+        ["data:", "DATA:", ";base64,", ";Base64,", ";base64", ",", "image/png", "text/html;a=b", "x" * 250]
+    ),
+    st.text(_ALPHABET, max_size=12),
+    st.text(_ALPHABET + _FOREIGN, max_size=3),
+)
+_URLS = st.lists(_PIECES, max_size=8).map("".join)
+
+
+@given(st.one_of(_URLS, _URLS.map("data:;base64,{}".format), st.text().map("data:{}".format)))
+def test_every_url_is_read_or_refused_with_the_right_offset(url: str) -> None:
+    expected = _reference(url)
+    try:
+        assert parsed(url) == expected
+        assert media_type(url) == url[5 : url.index(",")].split(";")[0]
+    except InvalidDataUrl as error:
+        assert error.message.endswith(f" at offset {expected}.")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from opsin.core.conversation import Detail, MediaRef, TextPart
 from opsin.core.errors import InvalidRequest
 from opsin.protocol.request import parse_request, to_conversation
-from tests.corpus.bodies import content_body, text_body
+from tests.corpus.bodies import bad_bodies, content_body, text_body
 
 
 def test_parts_keep_their_order() -> None:
@@ -30,23 +30,56 @@ def test_developer_is_a_system_message() -> None:
     assert to_conversation(parse_request(content_body("be brief", role="developer"))).messages[0].role == "system"
 
 
+ROLES = "'system', 'developer', 'user' or 'assistant'"
+
+
 @pytest.mark.parametrize(
-    ("body", "param"),
+    ("body", "param", "complaint"),
     [
-        (text_body(temperature=3.0), "temperature"),
-        (text_body(messages=[{"role": "user", "content": 5}]), "messages.0.content"),
-        (text_body(messages=[{"role": "robot", "content": "x"}]), "messages.0.role"),
-        (content_body([{"type": "text", "text": "x"}, {"type": "text"}]), "messages.0.content.1.text"),
-        (content_body([{"type": "image_url", "image_url": {"detail": "low"}}]), "messages.0.content.0.image_url.url"),
-        (content_body([{"type": "video_url"}]), "messages.0.content.0"),
-        (text_body(stop=[""]), "stop"),
+        (b"[]", None, "the request must be an object"),
+        (b"{}", "messages", "'messages' is missing"),
+        (text_body(temperature=3.0), "temperature", "'temperature' must be at most 2"),
+        (text_body(repetition_penalty=0), "repetition_penalty", "'repetition_penalty' must be at least 0.01"),
+        (text_body(top_p=0), "top_p", "'top_p' must be more than 0"),
+        (text_body(max_tokens=10**30), "max_tokens", "'max_tokens' must be at most 2147483647"),
+        (text_body(seed=1.5), "seed", "'seed' must be an integer"),
+        (text_body(stream="secret"), "stream", "'stream' must be true or false"),
+        (text_body(messages=[]), "messages", "'messages' must have at least 1 entries"),
+        (
+            text_body(messages=[{"role": "user", "content": 5}]),
+            "messages.0.content",
+            "'messages.0.content' must be a list",
+        ),
+        (
+            text_body(messages=[{"role": "secret", "content": "x"}]),
+            "messages.0.role",
+            f"'messages.0.role' must be {ROLES}",
+        ),
+        (content_body([{"type": "text", "text": "x"}, {"type": "text"}]), "messages.0.content.1.text", "is missing"),
+        (
+            content_body([{"type": "image_url", "image_url": {"detail": "low"}}]),
+            "messages.0.content.0.image_url.url",
+            "",
+        ),
+        (content_body([{"type": "video_url"}]), "messages.0.content.0", "a part of type 'video_url' is not supported"),
+        (text_body(stop=[""]), "stop", "'stop' must not contain an empty string"),
+        (text_body(seed={"secret": "secret"}), "seed", "'seed' must be an integer"),
     ],
 )
-def test_an_error_names_the_field_and_never_quotes_the_value(body: bytes, param: str) -> None:
+def test_an_error_names_the_field_and_never_quotes_the_value(body: bytes, param: str | None, complaint: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         parse_request(body)
     assert caught.value.param == param
-    assert "robot" not in caught.value.message
+    assert complaint in caught.value.message
+    assert "secret" not in caught.value.message
+
+
+def test_every_mistake_of_the_corpus_is_said_in_our_words() -> None:
+    for bad in bad_bodies():
+        try:
+            parse_request(bad.body)
+        except InvalidRequest as error:
+            assert error.code == "invalid_json" or "is not valid" not in error.message, (bad.name, error.message)
 
 
 def test_max_completion_tokens_wins_over_its_older_name() -> None:

@@ -6,6 +6,8 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
+from opsin.prompt.guard import OnSpecialTokens
+
 
 class UpstreamConfig(BaseModel):
     """Settings of one OpenAI-compatible upstream."""
@@ -21,6 +23,17 @@ class UpstreamConfig(BaseModel):
     )
     max_connections: int = Field(default=100, ge=1, description="requests at the upstream at once")
     ready_timeout_s: float = Field(default=60.0, ge=0, description="wait so long at the start for the upstream")
+    special_tokens_in_text: OnSpecialTokens = Field(
+        default=OnSpecialTokens.BREAK,
+        description="what becomes of a text that spells a special token: break the token up, or reject the request",
+    )
+    tokenizer: str | None = Field(
+        default=None,
+        description="folder or hub id whose tokenizer says which tokens are special; default: all known ones",
+    )
+    allowed_special_tokens: tuple[str, ...] = Field(
+        default=(), description="special tokens that users may write, such as DeepSeek-OCR's <|grounding|>"
+    )
     health_interval_s: float = Field(default=5.0, gt=0, description="between two looks at the upstream")
 
     @field_validator("url")

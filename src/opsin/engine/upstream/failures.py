@@ -12,8 +12,8 @@
                        ended without any text                  EngineError upstream_empty
                        not what the protocol says              EngineError upstream_protocol
 
-Only a refusal of the request itself quotes the upstream, bounded and without base64: the client can act on it. Other
-texts of the upstream may name its paths, addresses or keys and stay out.
+Only a refusal of the request itself quotes the upstream, bounded, without base64, addresses and paths: the client can
+act on it. Other texts of the upstream may name its keys and stay out.
 """
 
 from __future__ import annotations
@@ -37,7 +37,11 @@ from opsin.engine.upstream.wire import ErrorBody, WireError
 MAX_QUOTE_CHARS = 500
 MAX_RETRY_AFTER_S = 3600
 
-_PAYLOAD = re.compile(r"data:[^\s'\"]+|[A-Za-z0-9+/=_-]{64,}")
+_PRIVATE = re.compile(
+    r"data:[^\s'\"]+|[A-Za-z0-9+/=_-]{64,}"  # payload
+    r"|0x[0-9a-fA-F]{4,}|\w+://[^\s'\"]+|\b\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?\b"  # addresses, in memory and out there
+    r"|(?<![\w.<])(?:/[\w.@+-]+){2,}"  # paths
+)
 _CONTEXT = re.compile(r"context.?(length|size|window)", re.IGNORECASE)
 _OUT_OF_MEMORY = re.compile(r"out.of.memory|OutOfMemory", re.IGNORECASE)
 _CONTEXT_TYPES = ("context_length_exceeded", "exceed_context_size_error")  # OpenAI; llama-server
@@ -117,7 +121,7 @@ def _by_status(status: int, wire: WireError, retry_after_s: int | None) -> Opsin
 
 
 def _refusal(status: int, wire: WireError) -> InvalidRequest:
-    quote = _PAYLOAD.sub("…", " ".join((wire.message or "").split()))[:MAX_QUOTE_CHARS]
+    quote = _PRIVATE.sub("…", " ".join((wire.message or "").split()))[:MAX_QUOTE_CHARS]
     message = quote or f"the upstream refused the request: {status}"
     if wire.code in _CONTEXT_TYPES or wire.type in _CONTEXT_TYPES or _CONTEXT.search(quote):
         return ContextLengthExceeded(message)
