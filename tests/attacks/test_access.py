@@ -73,7 +73,7 @@ WRONG_KEYS = ("", "sk-righ", "sk-right1", "SK-RIGHT", "sk-right\x00", "sk-wrong"
 
 
 def test_case_97_only_the_whole_key_opens() -> None:
-    door = Auth(SecretStr(KEY))
+    door = Auth([SecretStr(KEY)])
     assert door.tenant(f"Bearer {KEY}") == door.tenant(f"bearer  {KEY} ") == SINGLE_TENANT
     for header in (None, "", KEY, f"Basic {KEY}", "Bearer", *(f"Bearer {key}" for key in WRONG_KEYS)):
         with pytest.raises(Unauthorized) as caught:

@@ -17,10 +17,12 @@ from opsin.engine.fake import FakeEngine
 from opsin.media.config import MediaConfig
 from opsin.media.loader import MediaLoader
 from opsin.settings import load_settings
+from opsin.vision.registry import native_family_for
 from tests.corpus.pictures import data_url
 from tests.integration.gateways import gateway
 
-_, FAMILY = load_vision(load_settings({}))
+CARD, _ = load_vision(load_settings({}))
+FAMILY = native_family_for(CARD)
 KEYS = FeatureKeys(("model", "commit"))
 SCOPES = Scopes()
 

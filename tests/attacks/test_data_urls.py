@@ -10,7 +10,7 @@ import pytest
 
 from opsin.core.conversation import Detail, MediaRef
 from opsin.core.errors import MediaError
-from opsin.media.config import MediaConfig
+from opsin.media.config import ACCEPTED_BY_DEFAULT, MediaConfig
 from opsin.media.label import label_warnings
 from opsin.media.lift import MIN_URL_BYTES, lift, opened
 from opsin.media.loader import MediaLoader
@@ -30,7 +30,7 @@ def _in_place(url: str) -> tuple[MediaRef, LiftedMedia]:
 def _lifted(url: str) -> tuple[MediaRef, LiftedMedia]:
     """As a worker reads the URL of a large body, if it takes it out."""
     body = json.dumps({"url": url}).encode()
-    found = lift(body, "lifted", MediaConfig().max_image_bytes)
+    found = lift(body, "lifted", MediaConfig().max_image_bytes, ACCEPTED_BY_DEFAULT)
     left = json.loads(found.body)["url"]
     return MediaRef(left, Detail.AUTO, "here"), opened(found, body, "lifted", keep_base64=False)
 

@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import signal
+from typing import Any
 
 import pytest
 from openai import AsyncOpenAI, AuthenticationError
@@ -171,7 +172,8 @@ async def test_a_good_picture_reaches_a_chat_engine_and_a_broken_one_does_not() 
 async def test_an_answer_says_how_its_pictures_were_read() -> None:
     """Upright, in order, and what of an animation was left out; streamed on the chunk with the reason of the end."""
     turned = encoded(scene(), "jpeg", exif=b"Exif\0\0" + exif_block(6))
-    content = [{"type": "image_url", "image_url": {"url": data_url(data)}} for data in (turned, animation("gif"))]
+    urls = (data_url(turned, "image/jpeg"), data_url(animation("gif"), "image/gif"))
+    content = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
     messages = [{"role": "user", "content": content}]
     expected = [
         {"format": "jpeg", "width": 48, "height": 64},
@@ -399,7 +401,7 @@ async def test_a_stream_warns_at_its_end_and_in_a_header_if_it_knows(
 ) -> None:
     """A picture that takes long to load lets the stream begin before anything is known of it."""
     body = json.dumps({**json.loads(MISLABELLED), "stream": True})
-    flags = {"gateway": {"heartbeat_s": heartbeat_s}, "inject_delay_s": {"media_load": encode_s}}
+    flags: dict[str, Any] = {"gateway": {"heartbeat_s": heartbeat_s}, "inject_delay_s": {"media_load": encode_s}}
     async with (
         gateway(**flags) as served,
         served.http.post(f"{served.url}/v1/chat/completions", data=body) as response,
