@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import cast
 
@@ -30,23 +30,30 @@ def show(args: argparse.Namespace) -> int:
     """Prints the settings that serve would run with; returns the exit status."""
     configuration = read(args)
     configuration.checked()
-    rows = list(_rows(configuration))
+    shown = list(rows(configuration))
     if args._json:
-        print(json.dumps([asdict(row) for row in rows], ensure_ascii=False))
+        print(json.dumps([asdict(row) for row in shown], ensure_ascii=False))
         return 0
-    table = Table(*(Column(name, overflow="fold") for name in ("setting", "value", "source")))
-    for row in rows:
-        style = None if row.source == "default" else "bold"
-        table.add_row(row.setting, escape(_as_text(row.value)), escape(row.source), style=style)
-    Console().print(table)
+    Console().print(table(shown))
     return 0
 
 
-def _rows(configuration: Configuration) -> Iterator[Row]:
+def rows(configuration: Configuration, below: str = "") -> Iterator[Row]:
+    """The settings whose path starts with ``below``."""
     values = configuration.settings.model_dump(mode="json")
     for setting in settings_of(Settings):
-        given = configuration.given.get(setting.path)
-        yield Row(setting.path, _at(values, setting.path), given.source if given else "default")
+        if setting.path.startswith(below):
+            given = configuration.given.get(setting.path)
+            yield Row(setting.path, _at(values, setting.path), given.source if given else "default")
+
+
+def table(shown: Iterable[Row]) -> Table:
+    """For people; what somebody stated is bold."""
+    made = Table(*(Column(name, overflow="fold") for name in ("setting", "value", "source")))
+    for row in shown:
+        style = None if row.source == "default" else "bold"
+        made.add_row(row.setting, escape(_as_text(row.value)), escape(row.source), style=style)
+    return made
 
 
 def _at(values: object, path: str) -> object:
