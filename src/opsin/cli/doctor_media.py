@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from dataclasses import asdict
 
 from rich.console import Console
-from rich.table import Column, Table
 from rich.text import Text
 
 from opsin.cli.config import Row, rows, table
@@ -35,23 +34,21 @@ def run(args: argparse.Namespace) -> int:
         vectors = [{**asdict(check), "passed": check.passed} for check in found.checks]
         print(json.dumps({"policy": [asdict(row) for row in policy], "vectors": vectors}, ensure_ascii=False))
     else:
-        Console().print(table(policy), _as_table(found.checks), _summary(found.checks), sep="\n")
+        _print(policy, found.checks)
     return 0 if all(check.passed for check in found.checks) else 1
 
 
-def _as_table(checks: Iterable[Check]) -> Table:
-    made = Table(*(Column(name, overflow="fold") for name in ("vector", "expected", "got")))
+def _print(policy: Iterable[Row], checks: Iterable[Check]) -> None:
+    """A line for each vector, never wrapped, so that they can be searched and compared."""
+    console = Console()
+    console.print(table(policy))
     for check in checks:
-        made.add_row(*map(Text, (check.vector, check.expected)), Text(check.got, _style(check)))
-    return made
+        mark, style = _mark(check)
+        line = Text.assemble((f"{mark:8}", style), f"{check.vector}: expected {check.expected}, got {check.got}")
+        console.print(line, soft_wrap=True)
 
 
-def _style(check: Check) -> str:
+def _mark(check: Check) -> tuple[str, str]:
     if not check.is_run:
-        return "yellow"
-    return "green" if check.passed else "bold red"
-
-
-def _summary(checks: tuple[Check, ...]) -> str:
-    wrong, skipped = sum(not check.passed for check in checks), sum(not check.is_run for check in checks)
-    return f"{len(checks)} vectors: {wrong} not as expected, {skipped} not run"
+        return "skipped", "yellow"
+    return ("ok", "green") if check.passed else ("PROBLEM", "bold red")

@@ -15,6 +15,7 @@ from enum import StrEnum
 from opsin.media.config import MediaConfig
 from opsin.media.confine import confine
 from opsin.media.plugins import STARTS_THREADS
+from opsin.media.process import worker_environment
 
 REFUSED = "refused"
 _OUT, _REFUSED = 0, 77
@@ -33,18 +34,18 @@ async def attempt(way: Way, config: MediaConfig) -> str:
     threads = bool(STARTS_THREADS & set(config.formats))
     words = (way.name, str(config.worker_memory_bytes), str(int(threads)))
     process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "opsin.media.escape",
-        *words,
+        *(sys.executable, "-P", "-s", "-m", "opsin.media.escape", *words),
+        stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.DEVNULL,
+        env=worker_environment(),
+        start_new_session=True,
     )
     match await process.wait():
         case status if status in (_REFUSED, -signal.SIGSYS):
             return REFUSED
-        case 0:
-            return "it can"
+        case status if status == _OUT:
+            return "succeeds"
         case status:
             return f"not known: the attempt ended with status {status}"
 
@@ -54,13 +55,14 @@ def main() -> None:
     way, memory_bytes, threads = sys.argv[1:]
     confine(int(memory_bytes), threads=bool(int(threads)))
     try:
-        _try(Way[way])
+        go(Way[way])
     except OSError:
         os._exit(_REFUSED)
     os._exit(_OUT)
 
 
-def _try(way: Way) -> None:
+def go(way: Way) -> None:
+    """Tries in this process. Raises OSError; a program that starts takes the place of this one."""
     match way:
         case Way.FILE:
             os.open(sys.executable, os.O_RDONLY)
