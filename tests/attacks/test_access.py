@@ -87,6 +87,4 @@ def test_case_97_keys_are_compared_as_digests_in_constant_time() -> None:
     compared = [ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Compare)]
     assert [one for one in compared if "key" in one and " is " not in one] == []
     calls = [ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    assert [one for one in calls if "compare_digest" in one] == [
-        "hmac.compare_digest(_digest(key.strip()), digest)"
-    ]
+    assert [one for one in calls if "compare_digest" in one] == ["hmac.compare_digest(_digest(key.strip()), digest)"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import cast
 
@@ -31,25 +31,32 @@ def show(args: argparse.Namespace) -> int:
     """Prints the settings that serve would run with; returns the exit status."""
     configuration = read(args)
     configuration.checked()
-    rows = list(_rows(configuration))
+    shown = list(rows(configuration))
     if args._json:
-        print(json.dumps([asdict(row) for row in rows], ensure_ascii=False))
+        print(json.dumps([asdict(row) for row in shown], ensure_ascii=False))
         return 0
     for notice in configuration.notices:
         print(f"opsin: {notice}", file=sys.stderr)
-    table = Table(Column("setting", no_wrap=True), Column("value", overflow="fold"), Column("source", overflow="fold"))
-    for row in rows:
-        style = None if row.source == "default" else "bold"
-        table.add_row(row.setting, escape(_as_text(row.value)), escape(row.source), style=style)
-    Console().print(table)
+    Console().print(table(shown))
     return 0
 
 
-def _rows(configuration: Configuration) -> Iterator[Row]:
+def rows(configuration: Configuration, below: str = "") -> Iterator[Row]:
+    """The settings whose path starts with ``below``."""
     values = configuration.settings.model_dump(mode="json")
     for setting in settings_of(Settings):
-        given = configuration.given.get(setting.path)
-        yield Row(setting.path, _value(values, setting), given.source if given else "default")
+        if setting.path.startswith(below):
+            given = configuration.given.get(setting.path)
+            yield Row(setting.path, _value(values, setting), given.source if given else "default")
+
+
+def table(shown: Iterable[Row]) -> Table:
+    """For people; what somebody stated is bold."""
+    made = Table(Column("setting", no_wrap=True), Column("value", overflow="fold"), Column("source", overflow="fold"))
+    for row in shown:
+        style = None if row.source == "default" else "bold"
+        made.add_row(row.setting, escape(_as_text(row.value)), escape(row.source), style=style)
+    return made
 
 
 def _value(values: object, setting: Setting) -> object:

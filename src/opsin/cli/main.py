@@ -9,12 +9,13 @@ import sys
 from collections.abc import Sequence
 
 from opsin import __version__
-from opsin.cli import ask, bench, config, doctor, serve, tokens
+from opsin.cli import ask, bench, config, doctor, doctor_media, serve, tokens
 from opsin.cli.flags import add_flags, add_model_argument, add_vllm_flags
 from opsin.core.errors import OpsinError
 from opsin.names import LOADING, MEDIA, MODEL, SERVE, Flag, Group
 from opsin.vllm_flags import FLAGS
 
+_DOCTOR_MEDIA = "doctor media"
 _DETAILS = ("auto", "low", "high", "original")
 
 _NEAR = 0.8
@@ -37,6 +38,9 @@ def parser() -> argparse.ArgumentParser:
     bench.add(_command(commands.add_parser("bench", help="measure a server under a load of pictures"), "URL"))
     doctor_help = "what would work on this machine with serve's flags"
     _add_doctor(_command(commands.add_parser("doctor", help=doctor_help), "[MODEL]"))
+    attacks_help = "the policy on pictures in effect, and attacks on it; a folder of this name is ./media"
+    attacks = commands.add_parser(_DOCTOR_MEDIA, help=attacks_help, description=attacks_help)
+    _add_doctor(_command(attacks, "[MODEL]"))
     of_config = commands.add_parser("config", help="settings and where they come from")
     show = of_config.add_subparsers(dest="_what", required=True, metavar="COMMAND")
     _add_config_show(_command(show.add_parser("show", help="every setting, its value and its source"), "[MODEL]"))
@@ -47,6 +51,8 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     """The words as typed, or the process's own. Exits with 2 on a flag that does not exist; vLLM's ``_`` is a ``-``."""
     top = parser()
     words = [_as_vllm_reads(word) for word in (sys.argv[1:] if words is None else words)]
+    if words[:2] == _DOCTOR_MEDIA.split():  # argparse knows no commands below one that takes a word of its own
+        words[:2] = [_DOCTOR_MEDIA]
     args, unknown = top.parse_known_args(words)
     if unknown:
         known = list(args._parser._option_string_actions)
@@ -65,6 +71,7 @@ def main(words: list[str] | None = None) -> int:
         "tokens": tokens.run,
         "bench": bench.run,
         "doctor": doctor.run,
+        _DOCTOR_MEDIA: doctor_media.run,
         "config": config.show,
     }
     try:

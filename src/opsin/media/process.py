@@ -192,12 +192,12 @@ async def _start_process(descriptor: int) -> asyncio.subprocess.Process:
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL,
         pass_fds=(descriptor,),
-        env=_worker_environment(),
+        env=worker_environment(),
         start_new_session=True,
     )
 
 
-def _worker_environment() -> dict[str, str]:
+def worker_environment() -> dict[str, str]:
     """No secrets of the server, and the linker's paths: not settings of ours, but some interpreters need them."""
     kept = {name: os.environ[name] for name in _LINKER_VARIABLES if name in os.environ}
     return {**kept, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

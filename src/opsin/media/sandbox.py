@@ -37,12 +37,13 @@ async def observe(config: MediaConfig) -> Sandbox:
     pool = RenderPool(config.model_copy(update={"render_workers": 1}))
     await pool.start()
     try:
-        return _look(pool.worker_pids[0])
+        return look(pool.worker_pids[0])
     finally:
         await pool.close()
 
 
-def _look(pid: int) -> Sandbox:
+def look(pid: int) -> Sandbox:
+    """What is enforced on a running worker."""
     if sys.platform != "linux":
         return Sandbox(memory_limit_bytes=None, core_dumps=False, seccomp=False, own_network=False)
     process, proc = psutil.Process(pid), Path("/proc", str(pid))

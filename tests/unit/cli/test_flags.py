@@ -165,8 +165,8 @@ def test_a_named_file_is_read(tmp_path: Path) -> None:
         _settings("--config", str(tmp_path / "absent.toml"))
 
 
-@pytest.mark.parametrize("command", ["serve", "ask", "tokens", "doctor"])
+@pytest.mark.parametrize("command", ["serve", "ask", "tokens", "doctor", "doctor media"])
 def test_help_explains_every_flag(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        main([command, "--help"])
+        main([*command.split(), "--help"])
     assert "--revision" in capsys.readouterr().out
