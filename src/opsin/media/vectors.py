@@ -67,14 +67,14 @@ _SPELLINGS = (
     "http://127.1/",
     "http://0/",
     "http://127。0。0。1/",  # dots and digits that become plain ones
-    "http://１２７.0.0.1/",  # noqa: RUF001
+    "http://１２７.0.0.1/",
     "http://[::1%25eth0]/",  # zones
     "http://[fe80::1%eth0]/",
 )
 _ADDRESSES = (
     "127.0.0.1",
     "[::1]",
-    "0.0.0.0",
+    "0.0.0.0",  # noqa: S104 an address to refuse
     "[::]",
     "10.0.0.1",
     "172.16.0.1",
