@@ -45,21 +45,24 @@ async def attack(settings: Settings) -> Findings:
 
 async def _decode(config: MediaConfig) -> tuple[str | None, Check]:
     """A picture of the first accepted format, in a worker as the server starts it."""
-    image_format = config.formats[0]
-    vector = f"worker, a whole {image_format.written}"
+    vector = f"worker, a whole {config.formats[0].written}"
     pool = RenderPool(config.model_copy(update={"render_workers": 1}))
     try:
         await pool.start()
     except ConfigError as error:
         return None, Check(vector, _DECODED, error.message)
     try:
-        level = look(pool.worker_pids[0]).level.label
-        await pool.verify(inspect(samples(image_format)[0], config, vector))
-    except OpsinError as error:
-        return level, Check(vector, _DECODED, error.code)
+        return look(pool.worker_pids[0]).level.label, Check(vector, _DECODED, await _verified(pool, config))
     finally:
         await pool.close()
-    return level, Check(vector, _DECODED, _DECODED)
+
+
+async def _verified(pool: RenderPool, config: MediaConfig) -> str:
+    try:
+        await pool.verify(inspect(samples(config.formats[0])[0], config, "doctor"))
+    except OpsinError as error:
+        return error.code
+    return _DECODED
 
 
 async def _ways_out(config: MediaConfig) -> AsyncIterator[Check]:
