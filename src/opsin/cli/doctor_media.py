@@ -1,4 +1,4 @@
-"""``opsin doctor media``: the policy on pictures in effect, and a line for each attack on it; fails if one succeeds."""
+"""``opsin doctor media``: the policy on pictures in effect, and a line for every attack on it."""
 
 from __future__ import annotations
 
