@@ -69,6 +69,13 @@ async def is_alive(served: Served) -> bool:
         return response.status == 200
 
 
+async def until_decoding(served: Served, num_bytes: int) -> None:
+    """Returns when pictures of so many bytes decoded are with the workers, or wait for one."""
+    async with asyncio.timeout(60):
+        while served.application.renderer.decoding_bytes != num_bytes:  # noqa: ASYNC110 - nobody is told
+            await asyncio.sleep(0.01)
+
+
 async def pixels_of(pool: RenderPool, data: bytes, config: MediaConfig) -> tuple[Size, bytes]:
     """Upright size and RGB of a picture, as a model would get them."""
     media = inspect(data, config, "p")

@@ -26,7 +26,7 @@ WHITE = (255, 255, 255)
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def attacked() -> AsyncGenerator[Served]:
-    async with gateway(media={"formats": list(ImageFormat)}) as served:
+    async with gateway(media={"formats": list(ImageFormat), "render_timeout_s": 60}) as served:
         yield served
 
 
