@@ -35,7 +35,8 @@ from opsin.media.types import Lift, LiftedMedia, MediaBytes
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]{0,15}):")
 _LARGE = 2**20
 """Bytes, or characters of a URL, from which on a picture is hashed beside the event loop (0.55 ms each)."""
-_MAX_THREADS = 32
+_MAX_READS = 32
+_MAX_HASHES = 4
 
 NONE_LIFTED: LiftedMedia = MappingProxyType({})
 
@@ -60,7 +61,8 @@ class MediaLoader:
         self._config = config
         self._fetcher = Fetcher(config.fetch, config.max_image_bytes, lookup)
         self._files = LocalFiles(config.allowed_local_media_path) if config.allowed_local_media_path else None
-        self._calls = BlockingCalls("opsin-media", _MAX_THREADS)
+        self._reads = BlockingCalls("opsin-read", _MAX_READS)
+        self._hashes = BlockingCalls("opsin-hash", _MAX_HASHES)  # of their own: a file system that hangs hangs no hash
 
     async def load(self, refs: Sequence[MediaRef], lifted: LiftedMedia = NONE_LIFTED) -> tuple[MediaBytes, ...]:
         """The pictures in the order of ``refs``; ``lifted`` are those that a worker has loaded already, by URL.
@@ -102,7 +104,7 @@ class MediaLoader:
             case "data":
                 load = partial(load_data_url, ref, self._config)
                 if len(ref.url) >= _LARGE:
-                    return await self._calls.run(load)
+                    return await self._hashes.run(load)
                 await asyncio.sleep(0)  # other requests go on between two pictures
                 return load()
             case "http" | "https":
@@ -131,10 +133,10 @@ class MediaLoader:
                 case Target():
                     data = await self._fetcher.fetch(found, budget)
                 case _File(folder, url):
-                    data = await self._calls.run(partial(folder.read, url, self._config.max_image_bytes))
+                    data = await self._reads.run(partial(folder.read, url, self._config.max_image_bytes))
                     budget.take(len(data))
             look = partial(inspect, data, self._config, ref.param)
-            return await self._calls.run(look) if len(data) >= _LARGE else look()
+            return await self._hashes.run(look) if len(data) >= _LARGE else look()
 
     def _folder(self) -> LocalFiles:
         if self._files is None:
