@@ -1,7 +1,8 @@
 """Llama 4: square tiles on the canvas that enlarges least, separators between them, and an overview.
 
-The arithmetic, with its 32-bit floats, is that of Transformers' ``image_processing_llama4.py`` and
-``processing_llama4.py``.
+The arithmetic is that of Transformers' ``image_processing_llama4.py`` and ``processing_llama4.py``. They choose the
+canvas with 32-bit floats, which choose alike: two different scales of sides below 2**19 differ by more than these can
+blur. The size to which the picture is then scaled does depend on them.
 """
 
 from __future__ import annotations
@@ -10,15 +11,17 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from struct import Struct
 from typing import Self
 
 from opsin.core.conversation import Detail
 from opsin.models.files import Edges
 from opsin.models.vision_files import VisionFiles
-from opsin.vision.float32 import float32
 from opsin.vision.plan import Count, Size
 from opsin.vision.reading import positive, square
 from opsin.vision.tiles import caps_of_tiles, tiles_within
+
+_FLOAT32 = Struct("<f")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +35,10 @@ class Llama4Family:
     to_largest_canvas: bool = False
 
     def count(self, size: Size, detail: Detail = Detail.AUTO, num_pictures: int = 1) -> Count:
-        """See Family. ``low`` is one tile; ``high`` and ``original`` are ``auto``."""
+        """See Family. ``low`` is one tile; ``high`` and ``original`` are ``auto``.
+
+        Markers are start, overview and end, and one separator behind every tile of a cut picture.
+        """
         tiles = self._tiles(size, 1 if detail is Detail.LOW else self.max_tiles)
         num_tiles = tiles.area + 1 if tiles.area > 1 else 1
         return Count(
@@ -40,7 +46,7 @@ class Llama4Family:
             used=self._scaled(size, tiles),
             num_tiles=num_tiles,
             image_tokens=num_tiles * self.tokens_per_tile,
-            marker_tokens=_num_markers(tiles),
+            marker_tokens=3 + (tiles.area if tiles.area > 1 else 0),
         )
 
     def with_max_pixels(self, max_pixels: int) -> Self:
@@ -54,10 +60,7 @@ class Llama4Family:
     def _tiles(self, size: Size, max_tiles: int) -> Size:
         """The smallest enlargement (or the largest), or else the least reduction; of equal ones, the fewest tiles."""
         scaled = [
-            (
-                float32(min(tiles.width * self.tile_side / size.width, tiles.height * self.tile_side / size.height)),
-                tiles,
-            )
+            (min(tiles.width * self.tile_side / size.width, tiles.height * self.tile_side / size.height), tiles)
             for tiles in _canvases(max_tiles)
         ]
         enlarging = [scale for scale, _ in scaled if scale >= 1]
@@ -92,18 +95,16 @@ class _Target:
 
     def over(self, side: int) -> float:
         """The scale, as it is compared."""
-        return float32(self.length / side) if self.is_tensor else self.length / side
+        return _float32(self.length / side) if self.is_tensor else self.length / side
 
     def scaled(self, other: int, side: int) -> int:
         """The other side at this one's scale."""
         product = other * self.over(side)
-        return math.floor(float32(product) if self.is_tensor else product)
+        return math.floor(_float32(product) if self.is_tensor else product)
 
 
-def _num_markers(tiles: Size) -> int:
-    """Start, overview and end; on a cut picture one between the tiles of a row and one behind every row."""
-    separators = tiles.height * (tiles.width - 1) + tiles.height if tiles.area > 1 else 0
-    return 3 + separators
+def _float32(value: float) -> float:
+    return _FLOAT32.unpack(_FLOAT32.pack(value))[0]
 
 
 @lru_cache

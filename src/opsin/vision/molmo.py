@@ -1,7 +1,7 @@
 """Molmo: an overview and up to twelve overlapping crops, pooled 2 x 2, with a marker behind every row of tokens.
 
-Rule as in vLLM's ``molmo.py`` and the model's own ``image_preprocessing_molmo.py``, with its 32-bit floats;
-Transformers has only the second generation, whose choice of a grid is the same.
+Rule as in vLLM's ``molmo.py`` and the model's own ``image_preprocessing_molmo.py``; Transformers has only the second
+generation, whose choice of a grid is the same.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Self
 
 from opsin.core.conversation import Detail
 from opsin.models.vision_files import VisionFiles
-from opsin.vision.float32 import float32
 from opsin.vision.plan import Count, Size
 from opsin.vision.reading import positive
 from opsin.vision.tiles import caps_of_tiles, tiles_within
@@ -81,14 +80,14 @@ def _tiling(width: int, height: int, window: int, max_crops: int) -> Size:
 
 def _quotient(length: int, side: int) -> float:
     """A side that its margins use up does not limit."""
-    return float32(length / side) if side else math.inf
+    return length / side if side else math.inf
 
 
 @lru_cache
 def _tilings(max_crops: int) -> list[Size]:
     sides = range(1, max_crops + 1)
     tilings = [Size(columns, rows) for rows in sides for columns in sides if rows * columns <= max_crops]
-    return sorted(tilings, key=lambda tiling: (tiling.area, tiling.height))
+    return sorted(tilings, key=lambda tiling: tiling.area)
 
 
 @dataclass(frozen=True, slots=True)

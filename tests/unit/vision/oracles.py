@@ -20,18 +20,8 @@ from opsin.vision.plan import Size
 from tests import checkpoints
 
 SIDES = st.one_of(st.integers(1, 64), st.integers(1, 2048), st.integers(1, 8192))
-EXTREMES = (
-    (1, 1),
-    (1, 2),
-    (1, 199),
-    (201, 1),
-    (1, 8192),
-    (8192, 1),
-    (8192, 8192),
-    (40, 7999),
-    (8191, 41),
-    (4032, 3024),
-)
+EXTREMES = ((1, 1), (1, 2), (1, 199), (201, 1), (1, 8192), (8192, 1), (8192, 8192), (40, 7999), (8191, 41))
+EXACT = ((336, 336), (672, 336), (384, 768), (448, 448), (896, 448), (560, 1120), (560, 560), (1540, 1540), (640, 480))
 
 _TORCHVISION = (
     "torchvision",
@@ -41,11 +31,15 @@ _TORCHVISION = (
 )
 
 
-def over_sizes(max_examples: int = 100) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A property of ``width`` and ``height``: extreme aspects and sides of one pixel always among them."""
+def over_sizes(*ties: tuple[int, int], max_examples: int = 100) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A property of ``width`` and ``height``.
+
+    Always among them EXTREMES, EXACT, and ``ties``: sizes at which the last bit of a float or the order of a comparison
+    decides, which random ones hardly ever are.
+    """
 
     def decorate(test: Callable[..., None]) -> Callable[..., None]:
-        for width, height in EXTREMES:
+        for width, height in (*EXTREMES, *EXACT, *ties):
             test = example(width=width, height=height)(test)
         return settings(max_examples=max_examples, deadline=None)(given(width=SIDES, height=SIDES)(test))
 

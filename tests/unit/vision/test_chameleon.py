@@ -11,7 +11,7 @@ ChameleonImageProcessorPil = of_transformers("chameleon.image_processing_pil_cha
 ChameleonProcessor = of_transformers("chameleon.processing_chameleon").ChameleonProcessor
 
 
-@over_sizes(20)
+@over_sizes(max_examples=20)
 def test_count_is_the_processors_whatever_the_size(width: int, height: int) -> None:
     processor = without_init(
         ChameleonProcessor, image_seq_length=1024, image_token="I", image_start_token="<", image_end_token=">"

@@ -29,7 +29,7 @@ def processor_of(**values: Any) -> Any:
 
 
 @pytest.mark.parametrize("values", PROCESSORS.values(), ids=PROCESSORS)
-@over_sizes()
+@over_sizes((2500, 1000), (1000, 4500), (750, 300))
 def test_crops_are_the_processors(values: dict[str, Any], width: int, height: int) -> None:
     size = Size(width, height)
     processor = processor_of(**values)

@@ -17,7 +17,7 @@ gemma4 = of_transformers("gemma4.image_processing_pil_gemma4")
 
 
 @pytest.mark.parametrize("budget", BUDGETS)
-@over_sizes(100)
+@over_sizes()
 def test_count_is_the_processors(budget: int, width: int, height: int) -> None:
     family = from_files(files("gemma4", gemma4.Gemma4ImageProcessorPil(max_soft_tokens=budget)))
     count = family.count(Size(width, height))

@@ -26,7 +26,7 @@ PROCESSORS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("processor", PROCESSORS.values(), ids=PROCESSORS)
-@over_sizes()
+@over_sizes((23, 1806), (2442, 19), (10, 355))
 def test_count_is_the_processors(processor: Any, width: int, height: int) -> None:
     family = from_files(files("glm4v", processor))
     try:

@@ -42,7 +42,7 @@ def scaled_by_the_processor(family: Llama4Family, size: Size, canvas: Any) -> tu
 
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
-@over_sizes(100)
+@over_sizes((2415, 6440), (4324, 7360), (7093, 2422), (304, 57), (55, 77))
 def test_count_is_the_processors(family: Llama4Family, width: int, height: int) -> None:
     size = Size(width, height)
     canvas = canvas_of_the_processor(family, size)

@@ -53,7 +53,7 @@ def test_count_is_what_the_processor_expands(processor: Any, tokens: int, size: 
     assert (count.num_tiles, count.marker_tokens) == (1, 0)
 
 
-@over_sizes(20)
+@over_sizes(max_examples=20)
 def test_neither_size_nor_detail_matters(width: int, height: int) -> None:
     family = from_files(files("llava", LlavaImageProcessorPil(**CLIP)))
     assert {family.count(Size(width, height), detail).image_tokens for detail in Detail} == {576}

@@ -47,7 +47,7 @@ def family_of(processor: Any) -> LlavaOnevisionFamily:
 
 
 @pytest.mark.parametrize("name", PROCESSORS)
-@over_sizes()
+@over_sizes((700, 1922), (1869, 820))
 def test_count_is_the_processors(name: str, width: int, height: int) -> None:
     processor = PROCESSORS[name]
     features = processor._get_number_of_features(height, width, 384, 384)

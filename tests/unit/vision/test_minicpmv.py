@@ -64,7 +64,7 @@ def test_markers_are_those_of_the_processors_text(size: Size) -> None:
     assert len(labelled) == count.prompt_tokens
 
 
-@over_sizes(100)
+@over_sizes()
 def test_the_earlier_models_have_the_same_grid_and_64_tokens_a_view(width: int, height: int) -> None:
     family = from_files(files("minicpmv", PROCESSORS["MiniCPM-V 4.6"]))
     assert family == MiniCPMVFamily()

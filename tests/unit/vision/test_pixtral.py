@@ -29,7 +29,7 @@ FAMILIES = {
 
 
 @pytest.mark.parametrize(("images", "said", "expected"), FAMILIES.values(), ids=FAMILIES)
-@over_sizes()
+@over_sizes((6149, 7861), (1467, 5507), (7861, 6149))
 def test_count_is_the_processors(images: Any, said: str, expected: PixtralFamily, width: int, height: int) -> None:
     family = from_files(files("mistral3", images, said))
     assert family == expected

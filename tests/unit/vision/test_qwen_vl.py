@@ -65,6 +65,7 @@ def test_a_cap_only_lowers_and_takes_the_lower_bound_along() -> None:
     family = QwenVLFamily(min_pixels=65536, max_pixels=1003520)
     assert family.with_max_pixels(10**9) == family
     assert family.with_max_pixels(28 * 28 * 4).count(Size(500, 500)).image_tokens == 4
+    assert family.with_max_pixels(28 * 28 * 4).count(Size(40, 40)).image_tokens == 4
     assert family.with_max_pixels(1).count(Size(500, 500)).image_tokens == 1
 
 
