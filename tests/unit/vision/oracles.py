@@ -55,10 +55,8 @@ def of_transformers(module: str) -> Any:
     if find_spec("torchvision") is not None:
         return importlib.import_module(name)
     # What looks for torchvision by itself has to look before it seems to be there.
-    for base in ("image_processing_backends", "processing_utils", "video_processing_utils", "modeling_utils"):
-        importlib.import_module(f"transformers.{base}")
+    importlib.import_module("transformers.image_processing_backends")
     stand_ins = {stub: ModuleType(stub) for stub in _TORCHVISION}
-    vars(stand_ins[_TORCHVISION[-1]])["functional"] = None
     sys.modules.update(stand_ins)
     try:
         return importlib.import_module(name)
