@@ -4,7 +4,7 @@ TORCH_INDEX ?=
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: demo serve test test-attacks check soak train-demo-model clean help
+.PHONY: demo serve test test-attacks check soak fuzz train-demo-model clean help
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -36,6 +36,9 @@ check: $(STAMP)  ## lint, types, import directions
 
 soak: $(STAMP)  ## ten minutes of load, disconnects and killed engines on the real server
 	$(BIN)/python benchmarks/soak.py --minutes 10 --clients 16
+
+fuzz: $(STAMP)  ## ten minutes of strange pictures, URLs and bodies on the parsers and on the real server
+	$(BIN)/python -m benchmarks.fuzz_media --minutes 10
 
 train-demo-model: $(STAMP)  ## train the shipped model anew
 	$(BIN)/python tools/train_demo_model.py --out src/opsin/demo/model --work .demo-training

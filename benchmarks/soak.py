@@ -312,7 +312,7 @@ def _recovered(record: Record) -> Check:
 def _flat(record: Record) -> Iterator[Check]:
     growths = {
         f"{role} {pid}": grown
-        for (role, pid), samples in by_process(record).items()
+        for (role, pid), samples in by_process(record.samples).items()
         if (grown := growth_mb(samples, record.outages)) is not None
     }
     worst = max(growths.values(), default=0.0)
@@ -322,10 +322,10 @@ def _flat(record: Record) -> Iterator[Check]:
     yield Check("descriptors are flat", before == after, f"{before} before, {after} after")
 
 
-def by_process(record: Record) -> dict[tuple[str, int], list[Sample]]:
+def by_process(samples: Sequence[Sample]) -> dict[tuple[str, int], list[Sample]]:
     """Samples of each process, in order."""
     found: defaultdict[tuple[str, int], list[Sample]] = defaultdict(list)
-    for one in record.samples:
+    for one in samples:
         found[one.role, one.pid].append(one)
     return dict(found)
 
@@ -353,7 +353,7 @@ def report(record: Record, verdict: Sequence[Check], console: Console) -> None:
             requests.add_row(name, str(len(seconds)), f"{statistics.median(seconds):.2f}", f"{p99:.2f}")
     console.print(requests)
     processes = Table("process", "samples", "RSS MB first", "last", "highest", "descriptors lowest", "highest")
-    for (role, pid), samples in by_process(record).items():
+    for (role, pid), samples in by_process(record.samples).items():
         sizes = [one.rss_mb for one in samples]
         descriptors = [one.descriptors for one in samples]
         processes.add_row(
