@@ -94,7 +94,7 @@ def _round(target: Target[T], number: int, outcomes: Counter[str], end: float) -
         deadline=None,
         database=None,
         phases=(Phase.generate, Phase.shrink),
-        suppress_health_check=list(HealthCheck),
+        suppress_health_check=tuple(HealthCheck),  # pyright: ignore[reportArgumentType] its metaclass hides the type
     )
     try:
         seed(number)(quiet(given(target.inputs)(once)))()
@@ -256,8 +256,8 @@ def _urls() -> Iterator[Target[object]]:
 
 
 def _url(url: object) -> str:
-    assert isinstance(url, str)
-    outcomes = [outcome_of(lambda policy=policy: _check(policy.target(url), policy)) for policy in (_PUBLIC, _POLICY)]
+    text = str(url)
+    outcomes = [outcome_of(lambda policy=policy: _check(policy.target(text), policy)) for policy in (_PUBLIC, _POLICY)]
     return outcomes[-1]
 
 

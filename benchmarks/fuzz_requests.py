@@ -165,9 +165,10 @@ class Requests:
         return json.dumps(body, ensure_ascii=self._chance.random() < 0.5).encode("utf-8", "surrogatepass")
 
     def _hostile(self) -> Json:
-        value = copy.deepcopy(self._chance.choice(_HOSTILE))
+        value: Json = copy.deepcopy(self._chance.choice(_HOSTILE))
         for _ in range(self._chance.choice((0, 0, 0, 1, 3, 200))):
-            value = [value] if self._chance.random() < 0.5 else {"type": value}
+            nested: list[Json] | dict[str, Json] = [value] if self._chance.random() < 0.5 else {"type": value}
+            value = nested
         return value
 
     # URLs
