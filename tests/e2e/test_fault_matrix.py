@@ -256,8 +256,11 @@ async def break_it(fault: Fault, subject: Subject, http: aiohttp.ClientSession, 
         case Fault.WORKER_KILLED if subject.name == Phase.PREPROCESS:
             await kill_the_busy_renderer(subject)
         case Fault.WORKER_KILLED:
-            for renderer in subject.server.renderers():
+            renderers = subject.server.renderers()
+            for renderer in renderers:
                 renderer.kill()
+            # A process that has not died yet would still be given the picture.
+            await asyncio.to_thread(psutil.wait_procs, renderers, PATIENCE_S)
         case Fault.ENGINE_KILLED:
             (engine,) = subject.server.engines()
             engine.kill()

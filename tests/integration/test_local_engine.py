@@ -42,7 +42,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 TILE, TOKENS_PER_TILE, VOCABULARY, IMAGE, EOS = 32, 4, 96, 90, 91
 MAX_MODEL_LEN = 160
-DELAYS = {Stage.VISION_ENCODE: 0.05, Stage.DECODE: 0.02}
+ENCODE_DELAY_S = 0.05
+STEP_DELAY_S = 0.02
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12)
 
 
@@ -196,7 +197,8 @@ def config_of(folder: Path, **changes: object) -> LocalEngineConfig:
         "max_model_len": MAX_MODEL_LEN,
         "device": "cpu",
         "num_threads": 1,
-        "delays": DELAYS,
+        "delays": {Stage.VISION_ENCODE: ENCODE_DELAY_S},
+        "step_delay_s": STEP_DELAY_S,
     }
     return LocalEngineConfig.model_validate({**values, **changes})
 
@@ -280,9 +282,9 @@ async def test_stage_times_add_up(engine: LocalEngine):
     total_s = time.monotonic() - started
     stages_s = finished.stages_s
     assert set(stages_s) == {Stage.QUEUE, Stage.VISION_ENCODE, Stage.PREFILL, Stage.DECODE}
-    assert stages_s[Stage.VISION_ENCODE] >= 2 * DELAYS[Stage.VISION_ENCODE]
+    assert stages_s[Stage.VISION_ENCODE] >= 2 * ENCODE_DELAY_S
     assert finished.usage.completion_tokens is not None
-    assert stages_s[Stage.DECODE] >= (finished.usage.completion_tokens - 1) * DELAYS[Stage.DECODE]
+    assert stages_s[Stage.DECODE] >= (finished.usage.completion_tokens - 1) * STEP_DELAY_S
     assert sum(stages_s.values()) <= total_s
     assert sum(finished.encoded_pictures_s) == pytest.approx(stages_s[Stage.VISION_ENCODE], rel=0.2)
 
