@@ -4,7 +4,7 @@ import base64
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opsin.core.errors import InvalidDataUrl, MediaTooLarge
@@ -82,6 +82,7 @@ def test_the_length_is_checked_before_decoding() -> None:
         parsed("data:;base64," + "A" * 1333 + "%", max_bytes=999)
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200), st.booleans())
 def test_round_trip(data: bytes, padded: bool) -> None:
     payload = base64.b64encode(data).decode()
@@ -127,6 +128,7 @@ _PIECES = st.one_of(
 _URLS = st.lists(_PIECES, max_size=8).map("".join)
 
 
+@settings(deadline=None)
 @given(st.one_of(_URLS, _URLS.map("data:;base64,{}".format), st.text().map("data:{}".format)))
 def test_every_url_is_read_or_refused_with_the_right_offset(url: str) -> None:
     expected = _reference(url)

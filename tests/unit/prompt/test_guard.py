@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opsin.core.conversation import Conversation, Detail, MediaRef, Message, TextPart
@@ -95,6 +95,7 @@ PIECES = st.one_of(
 TEXTS = st.lists(st.lists(PIECES, max_size=5).map("".join), min_size=1, max_size=4)
 
 
+@settings(deadline=None)
 @given(TEXTS)
 def test_nothing_is_left_and_nothing_else_is_changed(parts: list[str]) -> None:
     guarded = GUARD.guard(user(*parts)).conversation

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opsin.models.files import AddedToken
@@ -89,6 +89,7 @@ def test_a_token_within_another_is_found_too() -> None:
 TOKENS = st.lists(st.text("ab", min_size=1, max_size=4), min_size=1, max_size=5)
 
 
+@settings(deadline=None)
 @given(TOKENS, st.text("ab", max_size=30))
 def test_every_place_of_every_token(tokens: list[str], text: str) -> None:
     long = [token for token in tokens if len(token) > 1]

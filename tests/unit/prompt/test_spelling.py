@@ -4,7 +4,7 @@ import re
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opsin.prompt.spelling import spellings
@@ -23,6 +23,7 @@ def _longest(tokens: list[str], text: str) -> list[str]:
     return found
 
 
+@settings(deadline=None)
 @given(TOKENS, st.data())
 def test_the_longest_token_at_each_place(tokens: list[str], data: st.DataObject) -> None:
     pieces = st.one_of(st.sampled_from(tokens), st.text("<|im>.*?(é", max_size=3))
