@@ -6,9 +6,13 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 
 import pytest
+from hypothesis import settings
 from openai import OpenAI
 
 from opsin.testing.server_process import ServerProcess
+
+settings.register_profile("patient", deadline=None)  # a busy machine misses any
+settings.load_profile("patient")
 
 ONE_THREAD = {"OPSIN_LOCAL__NUM_THREADS": "1"}
 """The demo model is no faster with more, and far slower where other programs want the same cores."""
