@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opsin.media.hosts import parse_host, parse_pattern
@@ -47,6 +47,7 @@ def test_no_other_form(text: str) -> None:
         parse_host(text)
 
 
+@settings(deadline=None)  # a machine may be busy
 @given(st.text(max_size=30))
 def test_what_is_accepted_is_its_own_canonical_form(text: str) -> None:
     try:

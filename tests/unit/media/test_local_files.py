@@ -67,3 +67,22 @@ def test_a_file_that_becomes_a_link_between_two_looks(tmp_path: Path) -> None:
     stopped.set()
     swapping.join()
     assert found == {b"honest"}
+
+
+def test_what_is_no_file_is_not_even_opened(tmp_path: Path) -> None:
+    """Opening a device can do something; opening a pipe lets its writer go on."""
+    os.mkfifo(tmp_path / "pipe")
+    opened = threading.Event()
+
+    def write() -> None:
+        os.close(os.open(tmp_path / "pipe", os.O_WRONLY))
+        opened.set()
+
+    writing = threading.Thread(target=write)
+    writing.start()
+    for _ in range(20):  # by one of these the writer waits for a reader
+        with pytest.raises(MediaSourceForbidden):
+            LocalFiles(tmp_path).read(f"file://{tmp_path}/pipe", 1)
+        assert not opened.wait(0.01)
+    os.close(os.open(tmp_path / "pipe", os.O_RDONLY))
+    writing.join()
