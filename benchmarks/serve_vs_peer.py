@@ -42,7 +42,7 @@ _START_TIMEOUT_S = 900.0
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One of the two servers; ``pid`` None: it is not ours to stop."""
+    """One of the two servers; ``pid`` None: it cannot be stopped."""
 
     name: str
     url: str
@@ -91,6 +91,7 @@ def _arguments() -> argparse.Namespace:
     peer = parser.add_mutually_exclusive_group(required=True)
     peer.add_argument("--peer", metavar="URL", help="runs already")
     peer.add_argument("--peer-command", metavar="WORDS", help="started here; {model} and {port} are filled in")
+    parser.add_argument("--peer-pid", type=int, help="of a peer that runs already: it is stopped while ours is measured")
     parser.add_argument("--ours", default="", metavar="FLAGS", help="more flags for opsin serve")
     parser.add_argument("--max-concurrency", nargs="+", type=int, default=[1, 4, 8])
     parser.add_argument("--num-prompts", type=int, default=24, help="per level and round")
@@ -114,7 +115,7 @@ def _ours(args: argparse.Namespace) -> Generator[Arm]:
 @contextmanager
 def _peer(args: argparse.Namespace) -> Generator[Arm]:
     if args.peer is not None:
-        yield Arm("peer", args.peer, None)
+        yield Arm("peer", args.peer, args.peer_pid)
         return
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
