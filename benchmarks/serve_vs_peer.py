@@ -91,7 +91,7 @@ def _arguments() -> argparse.Namespace:
     peer = parser.add_mutually_exclusive_group(required=True)
     peer.add_argument("--peer", metavar="URL", help="runs already")
     peer.add_argument("--peer-command", metavar="WORDS", help="started here; {model} and {port} are filled in")
-    parser.add_argument("--peer-pid", type=int, help="of a peer that runs already: it is stopped while ours is measured")
+    parser.add_argument("--peer-pid", type=int, help="of a running peer: it is stopped while ours is measured")
     parser.add_argument("--ours", default="", metavar="FLAGS", help="more flags for opsin serve")
     parser.add_argument("--max-concurrency", nargs="+", type=int, default=[1, 4, 8])
     parser.add_argument("--num-prompts", type=int, default=24, help="per level and round")
