@@ -150,15 +150,14 @@ class Requests:
 
     def _odd_body(self) -> bytes:
         """A good body in which some values are not what they should be, and fields that may not be there."""
-        body: Json = copy.deepcopy(self._chat([data_url.write("image/png", self._file())]))
+        body = copy.deepcopy(self._chat([data_url.write("image/png", self._file())]))
         for _ in range(self._chance.randrange(1, 5)):
-            places = list(_places(body))
-            place = self._chance.choice(places)
+            place = self._chance.choice(list(_places(body)) or [body])  # all of it may have been taken out
             if isinstance(place, list):
                 place[self._chance.randrange(len(place))] = self._hostile()
-            elif self._chance.random() < 0.3:
+            elif place and self._chance.random() < 0.3:
                 del place[self._chance.choice(list(place))]
-            elif self._chance.random() < 0.5:
+            elif place and self._chance.random() < 0.5:
                 place[self._chance.choice(list(place))] = self._hostile()
             else:
                 place[self._chance.choice(_FIELDS)] = self._hostile()
