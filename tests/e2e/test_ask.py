@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from PIL import Image
 
 from opsin.demo.examples import EXAMPLES, path
@@ -44,6 +45,14 @@ def test_a_photograph_gets_a_hint(tmp_path: Path) -> None:
     result = _ask(str(photo), "What is it?")
     assert result.returncode == 0, result.stderr
     assert "use a real model" in result.stderr
+
+
+def test_what_an_answer_warns_of_is_said_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPSIN_ENGINE", "fake")
+    result = _ask("What is <image>?")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == "This answer comes from the fake engine.\n"
+    assert "warning: Special tokens in texts were broken up" in result.stderr
 
 
 def test_no_server_is_said_plainly() -> None:

@@ -98,7 +98,7 @@ def _with_joiners(text: str, cuts: list[int]) -> str:
 
 
 def _warning(num_found: int, param: str) -> AnswerWarning:
-    message = f"{num_found} strings that a model could read as special tokens were broken up by U+2060; the first here."
+    message = f"Special tokens in texts were broken up by U+2060, so that they stay text: {num_found}, the first here."
     return AnswerWarning(WarningCode.SPECIAL_TOKENS_BROKEN, message, param)
 
 

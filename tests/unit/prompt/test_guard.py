@@ -65,7 +65,7 @@ def test_the_answer_says_it_once() -> None:
     )
     (warning,) = GUARD.guard(talk).warnings
     assert (warning.code, warning.param) == (WarningCode.SPECIAL_TOKENS_BROKEN, "messages.1.content")
-    assert warning.message.startswith("3 strings ")
+    assert ": 3, the first here." in warning.message
     assert "<" not in warning.message
 
 
