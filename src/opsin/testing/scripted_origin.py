@@ -38,6 +38,7 @@ class ScriptedOrigin:
     asked: list[Asked] = field(default_factory=list[Asked])
     connections: int = 0  # made so far
     open: int = 0  # of which still open
+    most_open: int = 0  # at one time
     port: int = 0
     _watching: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])  # for clients to leave
 
@@ -63,6 +64,7 @@ class ScriptedOrigin:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         self.open += 1
+        self.most_open = max(self.most_open, self.open)
         try:
             head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
             line, *headers = head.rstrip("\r\n").split("\r\n")
