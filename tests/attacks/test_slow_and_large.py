@@ -298,8 +298,9 @@ async def test_cancelling_leaves_nothing_behind(mode: Mode) -> None:
         url = f"http://img.example:{origin.port}/"
         for _ in range(3):  # the place of the one before is free again
             fetching = asyncio.create_task(fetch(guarded, url, budget=2**40))
-            while not origin.open:  # noqa: ASYNC110 - nobody is told
-                await asyncio.sleep(0.005)
+            async with asyncio.timeout(30):
+                while not origin.open:  # noqa: ASYNC110 - nobody is told
+                    await asyncio.sleep(0.005)
             await asyncio.sleep(0.05)
             fetching.cancel()
             await asyncio.wait({fetching})

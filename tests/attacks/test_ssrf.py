@@ -161,6 +161,12 @@ async def test_case_07_no_redirect_is_followed_by_default(as_it_comes: Target, o
     assert [asked.line for asked in origin.asked[before:]] == ["GET /to-picture HTTP/1.1"] * 3
 
 
+async def test_case_07_a_redirect_that_is_not_followed_is_not_looked_at(origin: ScriptedOrigin, canary: Canary) -> None:
+    guarded = fetcher(origin.port, canary.port)
+    error = await refused(guarded, f"http://img.example:{origin.port}/to-canary")
+    assert error.code == "media_url_redirect"
+
+
 async def test_case_08_a_chain_that_ends_inside(canary: Canary) -> None:
     modes = {f"/{n}": redirect(f"/{n + 1}") for n in range(6)}
     modes["/2"] = redirect(f"http://internal.example:{canary.port}/")
