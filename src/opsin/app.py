@@ -186,6 +186,7 @@ def _with_local_engine(settings: Settings, media: _Media) -> Application:
         renderer=_delayed_renderer(settings, media.renderer),
         builder=model.builder,
         metrics=metrics,
+        limits=settings.gateway,
         max_model_len=max_model_len,
     )
     models = ServedModels(

@@ -220,6 +220,7 @@ class Code(StrEnum):
     MEDIA_URL_ENCODING = "media_url_encoding", MediaError, "serve the picture without `Content-Encoding`"
     MEDIA_TYPE_MISMATCH = "media_type_mismatch", MediaError, "state the media type that the bytes have, or none"
     IMAGE_ASPECT_RATIO = "image_aspect_ratio", MediaError, "crop the picture, or cut it into several"
+    TOO_MANY_IMAGE_TOKENS = "too_many_image_tokens", MediaError, "send a smaller picture, fewer, or `detail: low`"
     INVALID_DATA_URL = "invalid_data_url", InvalidDataUrl, "correct the URL at the offset that the message names"
     MEDIA_URL_BLOCKED = "media_url_blocked", MediaSourceForbidden, "send the picture as a `data:` URL"
     TOO_MANY_IMAGES = "too_many_images", TooManyImages, "send fewer pictures in one request"

@@ -44,6 +44,13 @@ class GatewayConfig(BaseModel):
         default=30.0, ge=0, description="for requests in progress to finish after SIGTERM; then 503"
     )
     heartbeat_s: float = Field(default=10.0, gt=0, description="a silent stream gets a comment so often")
+    max_image_tiles: int | None = Field(default=None, ge=1, description="tiles of one picture; default: what fits")
+    max_image_tokens: int | None = Field(
+        default=None, ge=1, description="visual tokens of one picture; default: what fits"
+    )
+    max_request_image_tokens: int | None = Field(
+        default=None, ge=1, description="visual tokens of all pictures of a request; default: what fits"
+    )
     max_requests: int = Field(default=256, ge=1, description="requests in progress; one more is answered 503")
 
     @field_validator("api_key")

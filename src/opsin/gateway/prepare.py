@@ -18,6 +18,8 @@ from opsin.core.errors import ContextLengthExceeded, UnsupportedParameter
 from opsin.core.together import together
 from opsin.core.warnings import AnswerWarning
 from opsin.engine.api import ChatPrompt, Engine, Picture, TokenPrompt
+from opsin.gateway.budget import check_image_tokens
+from opsin.gateway.config import GatewayConfig
 from opsin.media.types import MediaBytes, RenderedPicture
 from opsin.prompt.build import PromptBuilder
 from opsin.prompt.guard import TextGuard
@@ -83,6 +85,7 @@ class TokenPreparer:
         renderer: Renderer,
         builder: PromptBuilder,
         metrics: Metrics,
+        limits: GatewayConfig,
         max_model_len: int,
     ) -> None:
         self._family = family
@@ -91,6 +94,7 @@ class TokenPreparer:
         self._renderer = renderer
         self._builder = builder
         self._metrics = metrics
+        self._limits = limits
         self._max_model_len = max_model_len
 
     async def prepare(
@@ -107,6 +111,7 @@ class TokenPreparer:
         plans = [
             self._family.plan(picture.header.upright, detail) for picture, detail in zip(media, details, strict=True)
         ]
+        check_image_tokens(media, plans, self._limits)
         image_tokens = sum(plan.image_tokens for plan in plans)
         self._refuse_early(prompt, plans, max_tokens or 1)
         keys = [self._keys.key(scope, picture.sha256, plan) for picture, plan in zip(media, plans, strict=True)]

@@ -11,6 +11,7 @@ from opsin.cache.keys import FeatureKeys
 from opsin.core.conversation import Conversation, Message, TextPart
 from opsin.core.errors import ContextLengthExceeded
 from opsin.engine.fake import FakeConfig, FakeEngine
+from opsin.gateway.config import GatewayConfig
 from opsin.gateway.prepare import TokenPreparer
 from opsin.media.config import MediaConfig
 from opsin.media.pool import RenderPool
@@ -31,6 +32,7 @@ def preparer() -> TokenPreparer:
         renderer=RenderPool(MediaConfig()),
         builder=model.builder,
         metrics=Metrics(stages=frozenset(), cache=False, kv=False),
+        limits=GatewayConfig(),
         max_model_len=MAX_MODEL_LEN,
     )
 
