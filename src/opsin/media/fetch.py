@@ -30,6 +30,7 @@ from opsin.media.dns import Lookup, NoAddress, Resolver, system_lookup
 from opsin.media.fetch_config import FetchConfig
 from opsin.media.fetch_deadline import FetchDeadline, Phase
 from opsin.media.hosts import parse_host
+from opsin.media.one_answer import OneAnswer
 from opsin.media.policy import FetchPolicy, Target
 from opsin.telemetry.logs import fields
 
@@ -164,6 +165,7 @@ class Fetcher:
             ),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
             headers=_HEADERS,
+            response_class=OneAnswer,
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
             trust_env=False,

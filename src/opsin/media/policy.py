@@ -3,8 +3,8 @@
     scheme://host[:port][/path][?query][#fragment]
 
 - ``https``, and ``http`` where it is switched on; no user name or password; no backslash, white space or control
-  character anywhere; at most ``MAX_URL_BYTES``. The fragment is dropped, whatever is not ASCII in path and query is
-  percent-encoded as UTF-8, and the rest goes out as it came.
+  character anywhere; at most ``MAX_URL_BYTES``. The fragment and an empty query are dropped, whatever is not ASCII in
+  path and query is percent-encoded as UTF-8, and the rest goes out as it came.
 - The host is in canonical form or refused, see :mod:`opsin.media.hosts`. A port is refused unless it is listed.
 
 Pure: resolves and dials nothing. Addresses behind a name are judged where they are dialled.
@@ -24,7 +24,7 @@ from opsin.media.hosts import Host, parse_host, parse_pattern
 
 MAX_URL_BYTES = 8192
 
-_URL = re.compile(r"(https?)://([^/?#]*)([^?#]*)((?:\?[^#]*)?)(?:#.*)?", re.IGNORECASE | re.ASCII)
+_URL = re.compile(r"(https?)://([^/?#]*)([^?#]*)((?:\?[^#]+)?)\??(?:#.*)?", re.IGNORECASE | re.ASCII)
 _AUTHORITY = re.compile(r"(\[[^\[\]]*\]|[^:\[\]]*)(?::([1-9][0-9]{0,4}))?")
 _FORBIDDEN = re.compile(r"[\x00-\x20\x7f-\x9f\\\ud800-\udfff]|\s")
 _AS_IT_CAME = "%/:?#[]@!$&'()*+,;=-._~"

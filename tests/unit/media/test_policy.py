@@ -32,6 +32,9 @@ def refusal(url: str, **fields: Any) -> MediaError:
         ("HTTPS://EXAMPLE.com./a.png", "https://example.com/a.png"),
         ("https://example.com", "https://example.com/"),
         ("https://example.com?x=1", "https://example.com/?x=1"),
+        ("https://example.com?", "https://example.com/"),  # the HTTP client drops it too: found by fuzzing
+        ("https://example.com/a?#b", "https://example.com/a"),
+        ("https://example.com/a??", "https://example.com/a??"),
         ("https://example.com/a?b=c/d?e#f?g", "https://example.com/a?b=c/d?e"),
         ("https://example.com/a%2Fb%zz/../c", "https://example.com/a%2Fb%zz/../c"),
         ('https://example.com/ä{}?q=é"', "https://example.com/%C3%A4%7B%7D?q=%C3%A9%22"),
