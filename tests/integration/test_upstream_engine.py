@@ -26,6 +26,7 @@ from opsin.core.errors import (
     InvalidRequest,
     OpsinError,
     Overloaded,
+    UpstreamMisconfigured,
 )
 from opsin.core.sse import MAX_EVENT_BYTES
 from opsin.engine.api import (
@@ -409,7 +410,7 @@ async def test_a_key_that_is_withdrawn() -> None:
     async with running(upstream, health_interval_s=0.05) as (engine, _):
         upstream.api_key = "new"
         error, _ = await failure(engine, a_request())
-        assert (type(error), error.code) == (EngineError, "upstream_unauthorized")
+        assert (type(error), error.code) == (UpstreamMisconfigured, "upstream_unauthorized")
         await _until_reason(engine, "the upstream refuses opsin's key for it")
         upstream.api_key = None
         await _until_reason(engine, None)

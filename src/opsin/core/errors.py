@@ -15,6 +15,7 @@
     ├── DeadlineExceeded 504   the request as a whole took too long
     └── EngineError 503        the engine died, is loading, or answered nonsense
         ├── EngineOutOfMemory  KV cache or device memory is short; the engine goes on
+        ├── UpstreamMisconfigured  the operator has to correct something first
         └── EngineFault 500    a bug of ours in the engine: sending the request again cannot help
 
 An error carries its status, its OpenAI ``type`` and ``code``, the request field it concerns and whether a retry can
@@ -170,6 +171,12 @@ class EngineOutOfMemory(EngineError):
     """Memory was short for this request; others go on, and a later try may find room."""
 
 
+class UpstreamMisconfigured(EngineError):
+    """The upstream answers, and not us: sending the request again cannot help before the operator acts."""
+
+    retryable = False
+
+
 class EngineFault(EngineError):
     """The engine failed on this request in a way that nobody foresaw; its log has the traceback."""
 
@@ -255,9 +262,13 @@ class Code(StrEnum):
     UPSTREAM_TRUNCATED = "upstream_truncated", EngineError, "try again; the upstream broke its answer off"
     UPSTREAM_EMPTY = "upstream_empty", EngineError, "try again; the upstream's log says why there was no text"
     UPSTREAM_PROTOCOL = "upstream_protocol", EngineError, "the operator checks that `upstream.url` speaks OpenAI's API"
-    UPSTREAM_UNAUTHORIZED = "upstream_unauthorized", EngineError, "the operator corrects `upstream.api_key`"
-    UPSTREAM_NOT_FOUND = "upstream_not_found", EngineError, "the operator corrects `upstream.url` and `upstream.model`"
     UPSTREAM_ERROR = "upstream_error", EngineError, "try again; the upstream's log says what failed"
+    UPSTREAM_UNAUTHORIZED = "upstream_unauthorized", UpstreamMisconfigured, "the operator corrects `upstream.api_key`"
+    UPSTREAM_NOT_FOUND = (
+        "upstream_not_found",
+        UpstreamMisconfigured,
+        "the operator corrects `upstream.url` and `upstream.model`",
+    )
     ENGINE_OUT_OF_MEMORY = "engine_out_of_memory", EngineOutOfMemory, "try again, or send less"
     ENGINE_INTERNAL_ERROR = "engine_internal_error", EngineFault, "a bug of ours: report it; the engine's log has more"
 

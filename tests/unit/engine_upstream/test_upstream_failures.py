@@ -19,6 +19,7 @@ from opsin.core.errors import (
     InvalidRequest,
     OpsinError,
     Overloaded,
+    UpstreamMisconfigured,
 )
 from opsin.engine.upstream.failures import http_error, inband_error, transport_error
 from opsin.engine.upstream.wire import WireError
@@ -51,10 +52,10 @@ def wrapped(**error: Any) -> bytes:
             ContextLengthExceeded,
             "context_length_exceeded",
         ),
-        (401, wrapped(message="wrong key sk-123"), EngineError, "upstream_unauthorized"),
-        (403, b"", EngineError, "upstream_unauthorized"),
-        (404, b"", EngineError, "upstream_not_found"),
-        (405, b"", EngineError, "upstream_not_found"),
+        (401, wrapped(message="wrong key sk-123"), UpstreamMisconfigured, "upstream_unauthorized"),
+        (403, b"", UpstreamMisconfigured, "upstream_unauthorized"),
+        (404, b"", UpstreamMisconfigured, "upstream_not_found"),
+        (405, b"", UpstreamMisconfigured, "upstream_not_found"),
         (408, b"", EngineError, "upstream_timeout"),
         (429, b"", Overloaded, "overloaded"),
         (302, b"", EngineError, "upstream_protocol"),

@@ -3,8 +3,8 @@
     before the head    refused, unresolved, TLS, closed        EngineError upstream_unavailable
     at any time        silence over a timeout                  EngineError upstream_timeout
     the head           400 413 422 …                           InvalidRequest, ContextLengthExceeded
-                       401 403                                 EngineError upstream_unauthorized
-                       404 405                                 EngineError upstream_not_found
+                       401 403                                 UpstreamMisconfigured upstream_unauthorized
+                       404 405                                 UpstreamMisconfigured upstream_not_found
                        429                                     Overloaded
                        408, 5xx                                EngineError upstream_timeout, upstream_unavailable
     after the head     {"error": …} in the stream              as its status says, else EngineError upstream_error
@@ -31,6 +31,7 @@ from opsin.core.errors import (
     InvalidRequest,
     OpsinError,
     Overloaded,
+    UpstreamMisconfigured,
 )
 from opsin.engine.upstream.wire import ErrorBody, WireError
 
@@ -105,9 +106,11 @@ def inband_error(error: WireError | str) -> OpsinError:
 def _by_status(status: int, wire: WireError, retry_after_s: int | None) -> OpsinError:
     match status:
         case 401 | 403:
-            return EngineError("the upstream refuses opsin's key for it", code=Code.UPSTREAM_UNAUTHORIZED)
+            return UpstreamMisconfigured("the upstream refuses opsin's key for it", code=Code.UPSTREAM_UNAUTHORIZED)
         case 404 | 405:
-            return EngineError(f"the upstream has no such route or model: {status}", code=Code.UPSTREAM_NOT_FOUND)
+            return UpstreamMisconfigured(
+                f"the upstream has no such route or model: {status}", code=Code.UPSTREAM_NOT_FOUND
+            )
         case 408:
             return EngineError("the upstream timed out: 408", code=Code.UPSTREAM_TIMEOUT)
         case 429:
