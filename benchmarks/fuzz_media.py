@@ -41,8 +41,6 @@ MAX_GROWTH_MB = 24.0
 """Of the gateway and the engine, as in ``soak``; workers that decode are replaced after 1000 pictures."""
 OVERLOAD = {Code.OVERLOADED, Code.RENDER_WORKER_KILLED}
 JUDGED_ROLES = ("gateway", "engine")
-_SOON_FULL = ENVIRONMENT | {"OPSIN_LOCAL__FEATURE_CACHE_BYTES": str(8 * 2**20)}
-"""The feature cache may take 256 MiB, and every picture here is another one: it would fill for all of ten minutes."""
 _FOREIGN = re.compile(
     r"Traceback|File \"|site-packages|\.py\b|Pillow|PIL\.|libpng|libjpeg|zlib|pillow_heif|cannot identify|"
     r"pydantic|aiohttp|yarl|Errno|object at 0x|Exception|ValueError|TypeError|KeyError"
@@ -158,7 +156,7 @@ async def attack(
     async with origin.serve():
         requests = Requests(chance, f"http://127.0.0.1:{origin.port}")
         modes[ORIGIN_PATH] = requests.answers
-        with ServerProcess(*_arguments(origin.port, engine), environment=_SOON_FULL) as server:
+        with ServerProcess(*_arguments(origin.port, engine), environment=ENVIRONMENT) as server:
             url = await asyncio.to_thread(server.until_ready)
             attack = Attack(server, url, requests)
             await attack.run(seconds, num_clients)

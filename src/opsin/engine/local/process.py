@@ -32,6 +32,11 @@ logger = logging.getLogger(__name__)
 CLOSE_GRACE_S = 5.0
 _STDERR = 2
 
+_FEW_SHAPES = {"LRU_CACHE_CAPACITY": "64", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64"}
+"""torch on a CPU keeps what it compiled for each shape of a matrix product, up to 1024 shapes in each of two caches.
+Every length of a prompt is another shape: in bfloat16 the process grew by 700 MB over the first 1600 requests, and with
+64 by 60 MB. The shapes of decode stay in, as they are used all the time. What the operator sets wins."""
+
 
 class WorkerProcess:
     """One running worker; its own session, so that Ctrl-C in the terminal reaches only the parent."""
@@ -56,6 +61,7 @@ class WorkerProcess:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=_STDERR,  # what libraries print must not mix with our own output
                 pass_fds=(theirs.fileno(),),
+                env=_FEW_SHAPES | os.environ,
                 start_new_session=True,
             )
         except BaseException:
