@@ -1,7 +1,8 @@
 """uvicorn's HTTP, with limits on the bytes of a request's head and on the time in which it has to arrive.
 
 uvicorn and its parser have none: a header without an end, or a byte a minute, would be taken in until memory or sockets
-are gone.
+are gone. Headers behind a chunked body (trailers) have the same limit, and nobody gets to see them: uvicorn would put
+them among those of the head, which were judged already.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ class _LimitedHttp(HttpToolsProtocol):
     _deadline: asyncio.TimerHandle | None = None
     """Runs while a head is awaited or incomplete."""
     _incomplete_bytes = 0
-    """Chunks that held nothing but a part of this head."""
+    """Received in a row without the end of a head, a piece of a body, or the end of a request."""
+    _num_steps = 0
+    """Such ends and pieces, so far."""
+    _is_in_head = True
     _is_too_large = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride] as uvicorn's
@@ -44,28 +48,47 @@ class _LimitedHttp(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        awaited = self._deadline
+        before = self._num_steps
         super().data_received(data)
-        if awaited is not None and awaited is self._deadline:
-            self._incomplete_bytes += len(data)
-            if self._incomplete_bytes > self.max_bytes:
-                self._is_too_large = True
-                self.send_400_response("")
+        self._incomplete_bytes = self._incomplete_bytes + len(data) if before == self._num_steps else 0
+        if self._incomplete_bytes > self.max_bytes:
+            self._is_too_large = True
+            self.send_400_response("")
 
     def on_message_begin(self) -> None:
+        self._num_steps += 1
+        self._is_in_head = True
         super().on_message_begin()
         self._await_head()
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._is_in_head:
+            super().on_header(name, value)
+
+    def on_body(self, body: bytes) -> None:
+        self._num_steps += 1
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._num_steps += 1
+        super().on_message_complete()
+
     def on_headers_complete(self) -> None:
+        self._num_steps += 1
         self._stop_waiting()
         if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > self.max_bytes:
             self._is_too_large = True
             raise ValueError  # ends the parser, and uvicorn calls send_400_response
+        self._is_in_head = False
         super().on_headers_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """What uvicorn answers to a request that it cannot read, and 431 to one with too large a head."""
+        """What uvicorn answers to a request that it cannot read, and 431 to one with too large a head; nothing more to
+        one that was answered before it was whole."""
         self._stop_waiting()
+        if not self._is_in_head and self.cycle.response_started:
+            self.transport.close()
+            return
         if not self._is_too_large:
             super().send_400_response(msg)
             return
