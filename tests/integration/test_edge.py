@@ -202,6 +202,24 @@ async def test_trailers_without_end_behind_an_answer_get_no_second_one() -> None
         assert answer.count(b"HTTP/1.1 ") == 1
 
 
+@pytest.mark.parametrize("protocol", [b"h2c", b"websocket"])
+async def test_a_body_behind_an_upgrade_is_no_second_request(protocol: bytes) -> None:
+    """Java's HttpClient asks for h2c by default; what a proxy took for the body was answered as a request."""
+    inside = b"GET /health HTTP/1.1\r\n\r\n"
+    wish = b"host: x\r\nconnection: Upgrade\r\nupgrade: " + protocol
+    asked = b"POST /v1/chat/completions HTTP/1.1\r\n%b\r\ncontent-length: %d\r\n\r\n" % (wish, len(inside))
+    async with public_side() as url:
+        answer = await raw(url, asked + inside)
+        assert (answer[:13], answer.count(b"HTTP/1.1 ")) == (b"HTTP/1.1 400 ", 1)
+        assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "invalid_request"
+
+
+async def test_a_wish_for_another_protocol_without_a_body_is_overlooked() -> None:
+    async with public_side() as url:
+        wish = b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: close, Upgrade\r\nupgrade: h2c\r\n\r\n"
+        assert (await raw(url, wish)).startswith(b"HTTP/1.1 200 ")
+
+
 async def test_the_limits_of_a_head_are_not_those_of_what_follows() -> None:
     """Several requests over one connection, answers slower than a head may be, bodies larger than one."""
     limited = public_side(max_header_bytes=2000, header_timeout_s=1.0, itl_s=0.4)

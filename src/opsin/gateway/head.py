@@ -2,18 +2,26 @@
 
 uvicorn and its parser have none: a header without an end, or a byte a minute, would be taken in until memory or sockets
 are gone. Headers behind a chunked body (trailers) have the same limit, and nobody gets to see them: uvicorn would put
-them among those of the head, which were judged already.
+them among those of the head, which were judged already. A body behind a wish for another protocol (``Upgrade``) is
+refused, because the parser takes it for the next request.
 """
 
 from __future__ import annotations
 
 import asyncio
+from http import HTTPStatus
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from opsin.core.errors import HeadTooLarge
+from opsin.core.errors import HeadTooLarge, InvalidRequest, OpsinError
 from opsin.gateway.config import GatewayConfig
 from opsin.protocol.response import error_body
+
+_BODY_HEADERS = frozenset({b"content-length", b"transfer-encoding"})
+_NO_UPGRADE = (
+    "the request has a body and asks for another protocol; send it without Upgrade, from Java with "
+    "HttpClient.Version.HTTP_1_1"
+)
 
 
 def http_protocol(config: GatewayConfig) -> type[HttpToolsProtocol]:
@@ -37,7 +45,7 @@ class _LimitedHttp(HttpToolsProtocol):
     _num_steps = 0
     """Such ends and pieces, so far."""
     _is_in_head = True
-    _is_too_large = False
+    _refusal: OpsinError | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride] as uvicorn's
         super().connection_made(transport)
@@ -52,7 +60,7 @@ class _LimitedHttp(HttpToolsProtocol):
         super().data_received(data)
         self._incomplete_bytes = self._incomplete_bytes + len(data) if before == self._num_steps else 0
         if self._incomplete_bytes > self.max_bytes:
-            self._is_too_large = True
+            self._refusal = self._too_large()
             self.send_400_response("")
 
     def on_message_begin(self) -> None:
@@ -77,29 +85,35 @@ class _LimitedHttp(HttpToolsProtocol):
         self._num_steps += 1
         self._stop_waiting()
         if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > self.max_bytes:
-            self._is_too_large = True
-            raise ValueError  # ends the parser, and uvicorn calls send_400_response
+            self._refusal = self._too_large()
+        elif self.parser.should_upgrade() and any(name in _BODY_HEADERS for name, _ in self.headers):
+            self._refusal = InvalidRequest(_NO_UPGRADE)
+        if self._refusal:
+            raise self._refusal  # ends the parser, and uvicorn calls send_400_response
         self._is_in_head = False
         super().on_headers_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """What uvicorn answers to a request that it cannot read, and 431 to one with too large a head; nothing more to
-        one that was answered before it was whole."""
+        """What uvicorn answers to a request that it cannot read, and our own refusals in their own words; nothing more
+        to a request that was answered before it was whole."""
         self._stop_waiting()
         if not self._is_in_head and self.cycle.response_started:
             self.transport.close()
             return
-        if not self._is_too_large:
+        if self._refusal is None:
             super().send_400_response(msg)
             return
-        error = HeadTooLarge(f"the headers are larger than {self.max_bytes} bytes (max_header_bytes)")
-        body = error_body(error)
+        status = HTTPStatus(self._refusal.status)
+        body = error_body(self._refusal)
         head = (
-            f"HTTP/1.1 {error.status} Request Header Fields Too Large\r\ncontent-type: application/json\r\n"
+            f"HTTP/1.1 {status} {status.phrase}\r\ncontent-type: application/json\r\n"
             f"x-should-retry: false\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
         )
         self.transport.write(head.encode() + body)
         self.transport.close()
+
+    def _too_large(self) -> HeadTooLarge:
+        return HeadTooLarge(f"the headers are larger than {self.max_bytes} bytes (max_header_bytes)")
 
     def _await_head(self) -> None:
         self._stop_waiting()
