@@ -86,7 +86,7 @@ class _LimitedHttp(HttpToolsProtocol):
         self._stop_waiting()
         if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > self.max_bytes:
             self._refusal = self._too_large()
-        elif self.parser.should_upgrade() and any(name in _BODY_HEADERS for name, _ in self.headers):
+        elif self._has_body() and self.parser and self.parser.should_upgrade():
             self._refusal = InvalidRequest(_NO_UPGRADE)
         if self._refusal:
             raise self._refusal  # ends the parser, and uvicorn calls send_400_response
@@ -111,6 +111,9 @@ class _LimitedHttp(HttpToolsProtocol):
         )
         self.transport.write(head.encode() + body)
         self.transport.close()
+
+    def _has_body(self) -> bool:
+        return any(name in _BODY_HEADERS for name, _ in self.headers)
 
     def _too_large(self) -> HeadTooLarge:
         return HeadTooLarge(f"the headers are larger than {self.max_bytes} bytes (max_header_bytes)")
