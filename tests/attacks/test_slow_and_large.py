@@ -245,6 +245,7 @@ HEADERS: dict[str, bytes] = {
     "one of a megabyte": HEAD + b"a: " + b"b" * 2**20 + b"\r\n\r\n",
     "a name of a megabyte": HEAD + b"a" * 2**20 + b": b\r\n\r\n",
     "a status line of a megabyte": b"HTTP/1.1 200 " + b"O" * 2**20 + b"\r\n\r\n",
+    "one more than there may be": HEAD + b"Content-Length: 0\r\n" + b"a: b\r\n" * 64 + b"\r\n",
     "a thousand": HEAD + b"".join(b"h%d: x\r\n" % number for number in range(1000)) + b"\r\n",
     "ten thousand cookies": HEAD + b"Set-Cookie: a=b\r\n" * 10_000 + b"\r\n",
 }

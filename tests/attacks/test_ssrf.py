@@ -353,10 +353,12 @@ async def test_case_27_nobody_learns_which_private_names_exist(canary: Canary) -
 
 
 async def test_case_29_wildcards_mean_what_they_say(origin: ScriptedOrigin) -> None:
-    guarded = fetcher(origin.port)
+    dns = ScriptedDns(DNS)
+    guarded = fetcher(origin.port, lookup=dns)
     assert await fetch(guarded, f"http://a.cdn.example:{origin.port}/a.png") == PNG
     for host in ("cdn.example", "acdn.example", "cdn.example.evil.org", "a.cdn.example.evil.org"):
         assert (await refused(guarded, f"http://{host}:{origin.port}/a.png")).code == "media_url_blocked"
+    assert dns.asked == ["a.cdn.example"]  # a name that nobody has is blocked too, so the code alone says nothing
 
 
 @pytest.mark.parametrize(

@@ -164,6 +164,62 @@ async def test_a_head_that_never_ends_is_not_waited_for() -> None:
         assert time.monotonic() - started < 10
 
 
+CHUNKED = b"POST /v1/chat/completions HTTP/1.1\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+def chunked(body: bytes, trailers: bytes = b"") -> bytes:
+    return CHUNKED + b"%x\r\n%b\r\n0\r\n%b\r\n" % (len(body), body, trailers)
+
+
+@pytest.mark.parametrize(
+    ("before", "piece"),
+    [
+        (b"2\r\n{}\r\n0\r\n", b"a: b\r\n" * 100),
+        (b"2\r\n{}\r\n0\r\nx: ", b"a" * 600),
+        (b"2;", b"a" * 600),
+    ],
+    ids=["many trailers", "one trailer", "chunk extension"],
+)
+async def test_what_surrounds_chunks_ends_at_the_limit_of_a_head(before: bytes, piece: bytes) -> None:
+    """16 MB of trailers took 260 MB of memory."""
+    async with public_side(max_header_bytes=2000) as url:
+        assert (await raw(url, CHUNKED + before, *[piece] * 4, pause_s=0.05)).startswith(b"HTTP/1.1 431 ")
+
+
+async def test_trailers_reach_nobody() -> None:
+    """They were among the headers of the request, after these were judged."""
+    trailers = b"content-encoding: gzip\r\nexpect: 100-continue\r\n"
+    async with public_side(max_header_bytes=2000) as url:
+        assert (await raw(url, chunked(text_body(), trailers))).startswith(b"HTTP/1.1 200 ")
+        assert (await raw(url, chunked(text_body(), b"x: " + b"a" * 1000 + b"\r\n"))).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_trailers_without_end_behind_an_answer_get_no_second_one() -> None:
+    async with public_side(max_header_bytes=2000, body_timeout_s=0.1) as url:
+        kept_open = CHUNKED.replace(b"connection: close", b"x: y")
+        answer = await raw(url, kept_open + b"0\r\n", b"", b"", *[b"a: " + b"a" * 600 + b"\r\n"] * 4, pause_s=0.1)
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        assert answer.count(b"HTTP/1.1 ") == 1
+
+
+@pytest.mark.parametrize("protocol", [b"h2c", b"websocket"])
+async def test_a_body_behind_an_upgrade_is_no_second_request(protocol: bytes) -> None:
+    """Java's HttpClient asks for h2c by default; what a proxy took for the body was answered as a request."""
+    inside = b"GET /health HTTP/1.1\r\n\r\n"
+    wish = b"host: x\r\nconnection: Upgrade\r\nupgrade: " + protocol
+    asked = b"POST /v1/chat/completions HTTP/1.1\r\n%b\r\ncontent-length: %d\r\n\r\n" % (wish, len(inside))
+    async with public_side() as url:
+        answer = await raw(url, asked + inside)
+        assert (answer[:13], answer.count(b"HTTP/1.1 ")) == (b"HTTP/1.1 400 ", 1)
+        assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "invalid_request"
+
+
+async def test_a_wish_for_another_protocol_without_a_body_is_overlooked() -> None:
+    async with public_side() as url:
+        wish = b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: close, Upgrade\r\nupgrade: h2c\r\n\r\n"
+        assert (await raw(url, wish)).startswith(b"HTTP/1.1 200 ")
+
+
 async def test_the_limits_of_a_head_are_not_those_of_what_follows() -> None:
     """Several requests over one connection, answers slower than a head may be, bodies larger than one."""
     limited = public_side(max_header_bytes=2000, header_timeout_s=1.0, itl_s=0.4)

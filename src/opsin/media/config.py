@@ -82,7 +82,7 @@ class MediaConfig(BaseModel):
 
     render_workers: int = Field(default=2, ge=1)
     """Processes that decode pictures."""
-    render_timeout_s: float = Field(default=10.0, gt=0)
+    render_timeout_s: float = Field(default=10.0, gt=0, allow_inf_nan=False)
     """Wall time of one picture in a worker; waiting for a free worker does not count."""
     worker_memory_bytes: int = Field(default=2**30, ge=2**20)
     """Address space of a worker beyond what the idle interpreter has. 25 Mpx animated WebP with alpha, the costliest

@@ -21,6 +21,7 @@ def test_pillow_refuses_where_the_config_says_it_does() -> None:
         {"formats": []},
         {"formats": ["svg"]},
         {"render_workers": 0},
+        {"render_timeout_s": float("inf")},
         {"unknown": 1},
     ],
 )

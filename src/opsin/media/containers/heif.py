@@ -16,6 +16,7 @@ from opsin.media.undecodable import Failure, undecodable
 from opsin.vision.plan import Size
 
 _MAX_TABLES = 4  # of properties; one for each way of writing them
+_MAX_PROPERTIES = 255  # of one picture, as one byte counts them; tables that name it again and again took 3 s a MiB
 _MAX_PADDING = 63  # encoders round sides up to blocks of up to 64 pixels, and crop the picture out of them
 _UPRIGHT = 1
 
@@ -64,7 +65,9 @@ def _primary(data: bytes) -> tuple[_Picture, Size]:
     if not {b"pitm", b"iprp"} <= inside.keys():
         raise undecodable(Failure.UNDECODABLE)
     picture = _Picture()
-    for prop in _properties(data, inside[b"iprp"], _item_id(data, inside[b"pitm"])):
+    for count, prop in enumerate(_properties(data, inside[b"iprp"], _item_id(data, inside[b"pitm"])), 1):
+        if count > _MAX_PROPERTIES:
+            raise undecodable(Failure.UNDECODABLE)
         picture = _with(picture, data, prop)
     if picture.size is None:
         raise undecodable(Failure.UNDECODABLE)

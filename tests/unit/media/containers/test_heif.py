@@ -70,6 +70,15 @@ def test_wide_numbers_of_items_and_properties() -> None:
     assert heif.read_heic(box(b"ftyp", b"heic", bytes(4)) + meta).size == Size(3, 2)
 
 
+def test_a_table_that_names_one_picture_again_and_again_is_damage() -> None:
+    """700 times with 255 properties each, in 180 KB, took 0.7 s."""
+    many = b"".join(b"\0\1" + bytes([255]) + b"\1" * 255 for _ in range(2))
+    iprp = box(b"iprp", box(b"ipco", ispe(3, 2)), full_box(b"ipma", b"\0\0\0\2" + many))
+    meta = full_box(b"meta", full_box(b"pitm", b"\0\1"), iprp)
+    with pytest.raises(MediaUndecodable):
+        heif.read_avif(box(b"ftyp", b"avif\0\0\0\0") + meta)
+
+
 def test_frames_are_the_samples_of_the_first_track() -> None:
     samples = full_box(b"stsz", bytes(4), b"\0\0\0\5")
     track = box(b"trak", box(b"mdia", box(b"minf", box(b"stbl", samples))))
