@@ -349,6 +349,31 @@ async def test_a_body_that_never_ends_is_408_and_gives_its_place_back() -> None:
         assert (await served.chat())[0] == 200
 
 
+async def test_a_body_of_a_byte_now_and_then_is_408_long_before_it_could_end() -> None:
+    async with gateway() as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(served.url.rsplit(":", 1)[1]))
+        writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")
+
+        async def trickle() -> None:
+            while True:
+                await asyncio.sleep(0.1)
+                writer.write(b" ")
+
+        trickling = asyncio.create_task(trickle())
+        async with asyncio.timeout(30):  # of 60 that the whole body has
+            answer = await reader.readuntil(b"min_body_bytes_per_s")
+        assert b" 408 " in answer
+        trickling.cancel()
+        writer.close()
+
+
+async def test_compressed_twice_is_compressed() -> None:
+    async with gateway() as served:
+        headers = [("content-encoding", "identity"), ("content-encoding", "gzip")]
+        async with served.http.post(f"{served.url}/v1/chat/completions", data=b"{}", headers=headers) as response:
+            assert (await response.json())["error"]["code"] == "unsupported_content_encoding"
+
+
 async def test_a_large_body_loses_no_picture_and_reaches_an_upstream_untouched() -> None:
     picture = encoded(scene(size=(1200, 900)), "png") + b"\0" * 2**20  # what follows the picture is ignored
     upstream = ScriptedUpstream()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from starlette.requests import Request
 
@@ -12,35 +14,62 @@ _LONG_JOIN_BYTES = 2 * 2**20
 """From here on chunks are joined beside the event loop: 32 MiB took it 20 to 40 ms, and Python lets go of its lock."""
 
 
-async def read_body(request: Request, max_bytes: int, timeout_s: float) -> bytes:
+_SLOW_START_S = 5.0
+"""So long a body may stay under the least rate."""
+
+
+@dataclass(frozen=True, slots=True)
+class BodyLimits:
+    """``min_bytes_per_s`` 0 is no least rate."""
+
+    max_bytes: int
+    timeout_s: float
+    min_bytes_per_s: int
+
+
+async def read_body(request: Request, limits: BodyLimits) -> bytes:
     """Returns the body.
 
     Raises:
         BodyTooLarge: announced or actual length over ``max_bytes``; nothing more is read.
-        BodyTooSlow: not complete after ``timeout_s``.
+        BodyTooSlow: not complete after ``timeout_s``, or slower than ``min_bytes_per_s``.
         InvalidRequest: a compressed body.
     """
-    encoding = request.headers.get("content-encoding", "identity").lower()
-    if encoding != "identity":
+    if any(encoding.lower() != "identity" for encoding in request.headers.getlist("content-encoding")):
         raise InvalidRequest("compressed request bodies are not accepted", code=Code.UNSUPPORTED_CONTENT_ENCODING)
     announced = request.headers.get("content-length", "")
-    if announced.isdigit() and int(announced) > max_bytes:
-        raise _too_large(max_bytes)
+    if announced.isdigit() and int(announced) > limits.max_bytes:
+        raise _too_large(limits.max_bytes)
+    began = asyncio.get_running_loop().time()
+    end = began + limits.timeout_s
+    clock = asyncio.timeout_at(end)
+
+    def received(num_bytes: int) -> None:
+        """Each byte buys time, so that many clients with a byte now and then cannot hold all places for long."""
+        if limits.min_bytes_per_s:
+            clock.reschedule(min(end, began + _SLOW_START_S + num_bytes / limits.min_bytes_per_s))
+
     try:
-        async with asyncio.timeout(timeout_s):
-            return await _read(request, max_bytes)
+        async with clock:
+            return await _read(request, limits.max_bytes, received)
     except TimeoutError:
-        raise BodyTooSlow(f"the request body was not complete after {timeout_s:g} s (body_timeout_s)") from None
+        if clock.when() == end:
+            why = f"was not complete after {limits.timeout_s:g} s (body_timeout_s)"
+        else:
+            why = f"comes more slowly than {limits.min_bytes_per_s} bytes per second (min_body_bytes_per_s)"
+        raise BodyTooSlow(f"the request body {why}") from None
 
 
-async def _read(request: Request, max_bytes: int) -> bytes:
+async def _read(request: Request, max_bytes: int, received: Callable[[int], None]) -> bytes:
     chunks: list[bytes] = []
     size = 0
+    received(size)
     async for chunk in request.stream():
         size += len(chunk)
         if size > max_bytes:
             raise _too_large(max_bytes)
         chunks.append(chunk)
+        received(size)
     return await asyncio.to_thread(b"".join, chunks) if size >= _LONG_JOIN_BYTES else b"".join(chunks)
 
 

@@ -39,6 +39,9 @@ class GatewayConfig(BaseModel):
     max_header_bytes: int = Field(default=64 * 2**10, ge=1024, description="request line and headers together")
     header_timeout_s: float = Field(default=10.0, gt=0, description="for request line and headers to arrive")
     body_timeout_s: float = Field(default=60.0, gt=0, description="for a request body to arrive")
+    min_body_bytes_per_s: int = Field(
+        default=1024, ge=0, description="a request body that comes more slowly, after 5 s, is refused; 0: none is"
+    )
     request_timeout_s: float = Field(default=600.0, gt=0, description="for a whole answer; then 504")
     drain_timeout_s: float = Field(
         default=30.0, ge=0, description="for requests in progress to finish after SIGTERM; then 503"

@@ -21,7 +21,7 @@ from opsin.core.errors import OpsinError
 from opsin.engine.api import Engine
 from opsin.gateway.admission import Admission
 from opsin.gateway.auth import Auth
-from opsin.gateway.body import read_body
+from opsin.gateway.body import BodyLimits, read_body
 from opsin.gateway.chat import AnswerEvent, ChatService, Done, Warned, collect, count_outcome
 from opsin.gateway.closing import Closing
 from opsin.gateway.config import GatewayConfig
@@ -165,7 +165,8 @@ class _Http:
     async def _take(self, exchange: _Exchange) -> Taken | None:
         """None when the client went away."""
         config, deadline = self._gateway.config, exchange.deadline
-        body = await deadline.within(read_body(exchange.http, config.max_body_bytes, config.body_timeout_s))
+        limits = BodyLimits(config.max_body_bytes, config.body_timeout_s, config.min_body_bytes_per_s)
+        body = await deadline.within(read_body(exchange.http, limits))
         return await _unless_gone(deadline.within(self._gateway.intake.take(body)), exchange.http)
 
     async def _complete(self, answer: Answer, exchange: _Exchange, model: str) -> Response:
