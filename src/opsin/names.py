@@ -80,6 +80,7 @@ SERVER = Group(
         Flag("gateway.max_image_tiles"),
         Flag("gateway.max_image_tokens"),
         Flag("gateway.max_request_image_tokens"),
+        Flag("gateway.over_budget"),
         Flag("log_level"),
         Flag("log_format"),
     ),

@@ -27,10 +27,10 @@ from opsin.engine.api import (
     TokenPrompt,
     Usage,
 )
-from opsin.gateway.prepare import Prepared, Preparer
+from opsin.gateway.prepare import Prepared, Preparer, UsedPicture
 from opsin.media.label import label_warnings
 from opsin.media.loader import NONE_LIFTED
-from opsin.media.types import ImageHeader, LiftedMedia, MediaBytes
+from opsin.media.types import LiftedMedia, MediaBytes
 from opsin.models.card import GenerationDefaults
 from opsin.protocol.request import ChatCompletionRequest, SamplingFields, to_conversation
 from opsin.telemetry.metrics import Metrics
@@ -53,13 +53,13 @@ class Warned:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The end of an answer, with what it answers: the headers of its pictures, and the prompt, whose ids or text are
-    None where the engine makes them."""
+    """The end of an answer, with what it answers: its pictures, and the prompt, whose ids or text are None where the
+    engine makes them."""
 
     reason: FinishReason
     usage: Usage
     timeline: Timeline
-    images: tuple[ImageHeader, ...] = ()
+    images: tuple[UsedPicture, ...] = ()
     warnings: tuple[AnswerWarning, ...] = ()
     prompt_text: str | None = None
     prompt_ids: tuple[int, ...] | None = None
@@ -138,8 +138,7 @@ class ChatService:
                 submitted_at=time.monotonic(),
             )
             events = await held.enter_async_context(aclosing(self._engine.submit(generation)))
-            images = tuple(picture.header for picture in media)
-            async for event in self._watched(events, watch, prepared, images):
+            async for event in self._watched(events, watch, prepared):
                 yield event
 
     def _check_ready(self) -> None:
@@ -178,13 +177,12 @@ class ChatService:
         events: AsyncIterator[StreamEvent],
         watch: Stopwatch,
         prepared: Prepared,
-        images: tuple[ImageHeader, ...],
     ) -> AsyncIterator[AnswerEvent]:
         """Passes events on, measured."""
         previous: float | None = None
         async for event in events:
             if isinstance(event, Finished):
-                yield self._finish(event, watch, prepared, images)
+                yield self._finish(event, watch, prepared)
                 return
             now = time.monotonic()
             if previous is None:
@@ -195,9 +193,7 @@ class ChatService:
             yield event
         raise EngineError("the engine ended the stream without finishing it", code=Code.ENGINE_TRUNCATED)
 
-    def _finish(
-        self, finished: Finished, watch: Stopwatch, prepared: Prepared, images: tuple[ImageHeader, ...]
-    ) -> Done:
+    def _finish(self, finished: Finished, watch: Stopwatch, prepared: Prepared) -> Done:
         for stage, seconds in finished.stages_s.items():
             watch.add(stage, seconds)
         timeline = watch.timeline()
@@ -206,7 +202,7 @@ class ChatService:
         for seconds in finished.encoded_pictures_s:
             self._metrics.encoded(seconds)
         ids = prepared.prompt.ids if isinstance(prepared.prompt, TokenPrompt) else None
-        return Done(finished.reason, finished.usage, timeline, images, prepared.warnings, prepared.text, ids)
+        return Done(finished.reason, finished.usage, timeline, prepared.used, prepared.warnings, prepared.text, ids)
 
 
 def _prompt_and_sampling(request: ChatCompletionRequest | RawRequest) -> tuple[Prompt, SamplingFields]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +12,14 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, f
 
 def _listed(value: object) -> object:
     return (value,) if isinstance(value, str | SecretStr) else value
+
+
+class OverBudget(StrEnum):
+    """What becomes of pictures that take more visual tokens than there is room for."""
+
+    AUTO = "auto"  # scaled down where the client left the size open: detail auto and low
+    REJECT = "reject"
+    DOWNSCALE = "downscale"  # whatever the detail
 
 
 class GatewayConfig(BaseModel):
@@ -53,6 +62,10 @@ class GatewayConfig(BaseModel):
     )
     max_request_image_tokens: int | None = Field(
         default=None, ge=1, description="visual tokens of all pictures of a request; default: what fits"
+    )
+    over_budget: OverBudget = Field(
+        default=OverBudget.AUTO,
+        description="pictures that do not fit: refused (reject), scaled down (downscale), or as their detail says",
     )
     max_requests: int = Field(default=256, ge=1, description="requests in progress; one more is answered 503")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,30 +16,46 @@ from opsin.cache.keys import FeatureKeys
 from opsin.core.conversation import Prompt, RawPrompt
 from opsin.core.errors import ContextLengthExceeded, UnsupportedParameter
 from opsin.core.together import together
-from opsin.core.warnings import AnswerWarning
+from opsin.core.warnings import AnswerWarning, WarningCode
 from opsin.engine.api import ChatPrompt, Engine, Picture, TokenPrompt
-from opsin.gateway.budget import check_image_tokens
+from opsin.gateway.budget import Fitted, Want, check, fit
 from opsin.gateway.config import GatewayConfig
-from opsin.media.types import MediaBytes, RenderedPicture
-from opsin.prompt.build import PromptBuilder
+from opsin.media.types import ImageHeader, MediaBytes, RenderedPicture
+from opsin.prompt.build import PromptBuilder, TokenisedPrompt
 from opsin.prompt.guard import TextGuard
 from opsin.telemetry.metrics import Metrics
-from opsin.vision.plan import NativeFamily, RenderRecipe, VisionPlan
+from opsin.vision.plan import Count, Family, NativeFamily, RenderRecipe, VisionPlan
 
 LONG_TEXT_CHARS = 8192
 """Longer texts are read beside the event loop; the hop costs more than tokenising a short one."""
+
+ANSWER_TOKENS = 256
+"""What scaled pictures leave of the context for an answer of no stated length, but at most an eighth of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class UsedPicture:
+    """A picture as its file says, and what the model gets of it: None where the engine alone knows.
+
+    ``scaled``: it is smaller than its ``detail`` asks for, because more would not fit.
+    """
+
+    header: ImageHeader
+    count: Count | None = None
+    scaled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """What ``engine.submit`` needs; ``max_tokens`` is what the context leaves, None if the limit is unknown.
 
-    ``text`` is the rendered prompt, each picture one placeholder; None where the engine applies its own template.
-    ``warnings`` are about the prompt.
+    ``used`` are the pictures in order. ``text`` is the rendered prompt, each picture one placeholder; None where the
+    engine applies its own template. ``warnings`` are about the prompt.
     """
 
     prompt: TokenPrompt | ChatPrompt
     pictures: tuple[Picture, ...]
+    used: tuple[UsedPicture, ...]
     max_tokens: int | None
     text: str | None = None
     warnings: tuple[AnswerWarning, ...] = ()
@@ -68,8 +84,8 @@ class Preparer(Protocol):
         media: Sequence[MediaBytes],
         max_tokens: int | None,
     ) -> Prepared:
-        """Raises MediaError for a picture that cannot be rendered, ContextLengthExceeded for one that does not fit,
-        InvalidRequest for a prompt that this engine cannot read."""
+        """Raises MediaError for a picture that cannot be rendered or is over a limit, ContextLengthExceeded for one
+        that does not fit, InvalidRequest for a prompt that this engine cannot read."""
         ...
 
 
@@ -107,46 +123,63 @@ class TokenPreparer:
     ) -> Prepared:
         """See Preparer."""
         prompt = self._builder.settle(prompt)
-        details = [ref.detail for ref in prompt.media()]
-        plans = [
-            self._family.plan(picture.header.upright, detail) for picture, detail in zip(media, details, strict=True)
+        wants = [
+            Want(picture.header.upright, ref.detail, picture.param)
+            for picture, ref in zip(media, prompt.media(), strict=True)
         ]
-        check_image_tokens(media, plans, self._limits)
-        image_tokens = sum(plan.image_tokens for plan in plans)
-        self._refuse_early(prompt, plans, max_tokens or 1)
+        self._refuse_hopeless(prompt, wants, max_tokens)
+        tokenised = await self._tokenised(prompt)
+        fitted = self._fit(wants, tokenised.text_tokens, max_tokens)
+        plans = [one.family.plan(want.size, want.detail) for want, one in zip(wants, fitted, strict=True)]
         keys = [self._keys.key(scope, picture.sha256, plan) for picture, plan in zip(media, plans, strict=True)]
         reservation = await self._engine.reserve(request_id, keys)
         self._count_lookups(keys, reservation.leased)
         pictures = await self._render(media, plans, keys, reservation.leased)
-        if prompt.num_chars > LONG_TEXT_CHARS:
-            built = await asyncio.to_thread(self._builder.build, prompt, plans)
-        else:
-            built = self._builder.build(prompt, plans)
-        room = self._room(len(built.ids), image_tokens, max_tokens)
-        return Prepared(TokenPrompt(built.ids), pictures, max_tokens or room, built.text)
+        built = self._builder.expand(tokenised, plans)
+        return Prepared(
+            prompt=TokenPrompt(built.ids),
+            pictures=pictures,
+            used=tuple(UsedPicture(one.header, two.count, two.scaled) for one, two in zip(media, fitted, strict=True)),
+            max_tokens=max_tokens or self._left(len(built.ids), max_tokens),
+            text=built.text,
+            warnings=tuple(downscale_warnings(wants, fitted)),
+        )
 
-    def _refuse_early(self, prompt: Prompt, plans: Sequence[VisionPlan], wanted: int) -> None:
-        """Before anything is rendered: what cannot fit however the text is tokenised, which is done if it is short."""
-        image_tokens = sum(plan.image_tokens for plan in plans)
+    def _refuse_hopeless(self, prompt: Prompt, wants: Sequence[Want], max_tokens: int | None) -> None:
+        """For next to nothing: a text that cannot fit however it is tokenised, and pictures that cannot beside it."""
         least = self._builder.least_tokens(prompt)
-        if least + image_tokens + wanted <= self._max_model_len:
-            return
+        room = self._max_model_len - least - (max_tokens or 1)
+        if room < 0 and prompt.num_chars > LONG_TEXT_CHARS:
+            raise self._too_long(f"at least {least}", max_tokens)
+        if room >= 0:
+            check(self._family, wants, room, self._limits)
+
+    async def _tokenised(self, prompt: Prompt) -> TokenisedPrompt:
         if prompt.num_chars > LONG_TEXT_CHARS:
-            raise self._too_long(f"at least {max(1, least)}", image_tokens, wanted)
-        raise self._too_long(f"{len(self._builder.build(prompt, plans).ids) - image_tokens}", image_tokens, wanted)
+            return await asyncio.to_thread(self._builder.tokenise, prompt)
+        return self._builder.tokenise(prompt)
 
-    def _room(self, prompt_tokens: int, image_tokens: int, max_tokens: int | None) -> int:
-        """The tokens that the context leaves for output. Raises ContextLengthExceeded when they are too few."""
-        room = self._max_model_len - prompt_tokens
+    def _fit(self, wants: Sequence[Want], text_tokens: int, max_tokens: int | None) -> tuple[Fitted[NativeFamily], ...]:
+        left = self._left(text_tokens, max_tokens)
+        if max_tokens is not None:
+            return fit(self._family, wants, left - max_tokens, self._limits)
+        try:
+            return fit(self._family, wants, left - min(ANSWER_TOKENS, self._max_model_len // 8), self._limits)
+        except ContextLengthExceeded:
+            return fit(self._family, wants, left - 1, self._limits)
+
+    def _left(self, num_tokens: int, max_tokens: int | None) -> int:
+        """What the context leaves beside a prompt. Raises ContextLengthExceeded when it is too little to answer."""
+        left = self._max_model_len - num_tokens
+        if left < (max_tokens or 1):
+            raise self._too_long(str(num_tokens), max_tokens)
+        return left
+
+    def _too_long(self, num_tokens: str, max_tokens: int | None) -> ContextLengthExceeded:
         wanted = max_tokens or 1
-        if room < wanted:
-            raise self._too_long(f"{prompt_tokens - image_tokens}", image_tokens, wanted)
-        return room
-
-    def _too_long(self, text_tokens: str, image_tokens: int, wanted: int) -> ContextLengthExceeded:
         return ContextLengthExceeded(
-            f"the prompt has {text_tokens} text and {image_tokens} image tokens, and {wanted} output tokens were "
-            f"asked for, but max_model_len is {self._max_model_len}",
+            f"the prompt has {num_tokens} tokens and {wanted} output tokens were asked for, but max_model_len is "
+            f"{self._max_model_len}",
             param="max_tokens" if wanted > self._max_model_len else "messages",
         )
 
@@ -203,10 +236,23 @@ class MessagePreparer:
         else:
             guarded = self._guard.guard(prompt)
         pictures = await together(self._picture(picture) for picture in media)
-        return Prepared(ChatPrompt(guarded.conversation), pictures, max_tokens, warnings=guarded.warnings)
+        used = tuple(UsedPicture(picture.header) for picture in media)
+        return Prepared(ChatPrompt(guarded.conversation), pictures, used, max_tokens, warnings=guarded.warnings)
 
     async def _picture(self, media: MediaBytes) -> Picture:
         started = time.monotonic()
         await self._renderer.verify(media)
         self._metrics.preprocess.observe(time.monotonic() - started)
         return Picture(key=media.sha256, image_tokens=None, num_tiles=None, media=media)
+
+
+def downscale_warnings(wants: Sequence[Want], fitted: Sequence[Fitted[Family]]) -> Iterator[AnswerWarning]:
+    """One for each picture that a budget made smaller."""
+    for want, one in zip(wants, fitted, strict=True):
+        if one.scaled:
+            used, tokens = one.count.used, one.count.image_tokens
+            yield AnswerWarning(
+                WarningCode.IMAGE_DOWNSCALED,
+                f"The picture is read at {used.width} x {used.height} pixels, {tokens} visual tokens: more do not fit.",
+                want.param,
+            )

@@ -18,7 +18,7 @@ from opsin.gateway.chat import AnswerEvent, Done
 from opsin.gateway.deadline import Deadline
 from opsin.gateway.errors import as_opsin_error
 from opsin.gateway.heartbeat import Silence
-from opsin.media.types import ImageHeader
+from opsin.gateway.prepare import UsedPicture
 from opsin.protocol import sse
 from opsin.protocol.response import (
     AssistantMessage,
@@ -71,11 +71,16 @@ def _extension(done: Done) -> Extension:
     return Extension(done.timeline.to_wire(), [_report(image) for image in done.images], warnings)
 
 
-def _report(image: ImageHeader) -> ImageReport:
+def _report(picture: UsedPicture) -> ImageReport:
     """Of several frames only the first one is used."""
-    report = ImageReport(image.format.value, image.upright.width, image.upright.height)
-    if image.frames > 1:
-        report.frames, report.frames_used = image.frames, 1
+    header, count = picture.header, picture.count
+    report = ImageReport(header.format.value, header.upright.width, header.upright.height)
+    if header.frames > 1:
+        report.frames, report.frames_used = header.frames, 1
+    if count is not None:
+        report.used_width, report.used_height = count.used.width, count.used.height
+        report.tiles, report.image_tokens = count.num_tiles, count.image_tokens
+        report.scaled = picture.scaled
     return report
 
 

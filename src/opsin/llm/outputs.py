@@ -8,7 +8,7 @@ from opsin.core.stages import Timeline
 from opsin.core.warnings import AnswerWarning
 from opsin.engine.api import FinishReason, Usage
 from opsin.gateway.chat import Done
-from opsin.media.types import ImageHeader
+from opsin.gateway.prepare import UsedPicture
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +26,8 @@ class RequestOutput:
 
     ``prompt`` is the rendered text with one placeholder per picture, ``prompt_token_ids`` what the model read, slots
     expanded; both are None behind an upstream, which has a template of its own. ``usage`` counts tokens, also those of
-    the pictures; ``timeline`` says where the time went; ``images`` are the pictures as they were read; ``warnings``
-    are about what was perhaps meant otherwise.
+    the pictures; ``timeline`` says where the time went; ``images`` are the pictures as they were read and used;
+    ``warnings`` are about what was perhaps meant otherwise.
     """
 
     request_id: str
@@ -36,7 +36,7 @@ class RequestOutput:
     outputs: tuple[CompletionOutput, ...]
     usage: Usage
     timeline: Timeline
-    images: tuple[ImageHeader, ...] = ()
+    images: tuple[UsedPicture, ...] = ()
     warnings: tuple[AnswerWarning, ...] = ()
     finished: bool = True
 

@@ -29,6 +29,20 @@ _NUM_CACHED_SLOTS = 64
 
 
 @dataclass(frozen=True, slots=True)
+class TokenisedPrompt:
+    """Token ids of a rendered prompt, each of its ``num_pictures`` still one placeholder, and its text."""
+
+    ids: tuple[int, ...]
+    num_pictures: int
+    text: str
+
+    @property
+    def text_tokens(self) -> int:
+        """All but the placeholders."""
+        return len(self.ids) - self.num_pictures
+
+
+@dataclass(frozen=True, slots=True)
 class BuiltPrompt:
     """Token ids with expanded slots. ``text`` is the rendered prompt, each picture still one placeholder."""
 
@@ -81,17 +95,33 @@ class PromptBuilder:
         )
 
     def build(self, prompt: Prompt, plans: Sequence[VisionPlan]) -> BuiltPrompt:
-        """The ids of a settled prompt whose pictures have ``plans``, in prompt order.
+        """The ids of a settled prompt whose pictures have ``plans``, in prompt order. Raises as its two halves do."""
+        return self.expand(self.tokenise(prompt), plans)
+
+    def tokenise(self, prompt: Prompt) -> TokenisedPrompt:
+        """The ids of a settled prompt before anything is known of its pictures.
 
         Raises:
             InvalidRequest: the template refuses the conversation or drops a picture of it, or a text is not Unicode.
-            ConfigError: the tokenizer does not know the tokens of a plan's slot.
         """
         tokenised = self._raw(prompt) if isinstance(prompt, RawPrompt) else self._tokenised(prompt)
+        num_places, num_pictures = tokenised.ids.count(self._image_token_id), sum(1 for _ in prompt.media())
+        if num_places != num_pictures:
+            raise InvalidRequest(
+                f"the chat template has places for {num_places} pictures, the request has {num_pictures}"
+            )
+        return TokenisedPrompt(tuple(tokenised.ids), num_pictures, tokenised.text)
+
+    def expand(self, prompt: TokenisedPrompt, plans: Sequence[VisionPlan]) -> BuiltPrompt:
+        """With a slot for every placeholder.
+
+        Raises:
+            ConfigError: the tokenizer does not know the tokens of a plan's slot.
+        """
         return BuiltPrompt(
-            ids=tuple(self._with_slots(tokenised.ids, plans)),
+            ids=tuple(self._with_slots(prompt.ids, plans)),
             image_tokens=sum(plan.image_tokens for plan in plans),
-            text=tokenised.text,
+            text=prompt.text,
         )
 
     def least_tokens(self, prompt: Prompt) -> int:
@@ -152,12 +182,7 @@ class PromptBuilder:
     def _added(self, prompt: _Tokenised) -> list[int]:
         return [token_id for token_id in prompt.ids if token_id in self._tokenizer.added_token_ids]
 
-    def _with_slots(self, ids: list[int], plans: Sequence[VisionPlan]) -> Iterator[int]:
-        num_places = ids.count(self._image_token_id)
-        if num_places != len(plans):
-            raise InvalidRequest(
-                f"the chat template has places for {num_places} pictures, the request has {len(plans)}"
-            )
+    def _with_slots(self, ids: Sequence[int], plans: Sequence[VisionPlan]) -> Iterator[int]:
         remaining = iter(plans)
         for token_id in ids:
             if token_id == self._image_token_id:

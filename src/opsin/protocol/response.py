@@ -29,13 +29,22 @@ class Usage(msgspec.Struct):
 
 
 class ImageReport(msgspec.Struct, omit_defaults=True):
-    """One picture of the request as it was read: upright size in pixels; ``frames`` only of a file with several."""
+    """One picture of the request as it was read: upright size in pixels; ``frames`` only of a file with several.
+
+    What the model got of it, if opsin knows: the size before padding and cutting, tiles with the overview, visual
+    tokens; ``scaled`` only where that is less than its ``detail`` asked for.
+    """
 
     format: str
     width: int
     height: int
     frames: int | None = None
     frames_used: int | None = None
+    used_width: int | None = None
+    used_height: int | None = None
+    tiles: int | None = None
+    image_tokens: int | None = None
+    scaled: bool = False
 
 
 class WarningObject(msgspec.Struct):
