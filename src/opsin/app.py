@@ -38,6 +38,7 @@ from opsin.startup import card_of, model_problems, template_of
 from opsin.telemetry.logs import fields
 from opsin.telemetry.metrics import Metrics
 from opsin.testing.delays import DelayedEngine, DelayedLoader, DelayedRenderer
+from opsin.vision.bounds import configured
 from opsin.vision.plan import Family, NativeFamily
 from opsin.vision.registry import family_for, native_family_for
 
@@ -110,7 +111,7 @@ def load_vision(settings: Settings) -> tuple[ModelCard, Family]:
         ConfigError: no such model, an unsupported family, or broken files.
     """
     card = card_of(settings, resolve(settings.model_location, settings.revision, hub=settings.hub))
-    return card, family_for(card.vision)
+    return card, configured(family_for(card.vision), settings.mm_processor_kwargs)
 
 
 def load_local_model(settings: Settings) -> LocalModel:
@@ -122,7 +123,7 @@ def load_local_model(settings: Settings) -> LocalModel:
     resolved = resolve(settings.model_location, settings.revision, hub=settings.hub)
     card = card_of(settings, resolved)
     raise_all(list(model_problems(settings, card)))
-    family = native_family_for(card)
+    family = configured(native_family_for(card), settings.mm_processor_kwargs)
     tokenizer = Tokenizer.from_file(card.tokenizer_path)
     image_token_id = card.image_token_id or tokenizer.token_id(family.image_token)
     if image_token_id is None:

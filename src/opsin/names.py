@@ -57,6 +57,7 @@ LOADING = Group(
         Flag("local.quantization", ("--quantization", "-q")),
         Flag("local.trust_remote_code"),
         Flag("media.limit_mm_per_prompt"),
+        Flag("mm_processor_kwargs"),
     ),
 )
 SERVER = Group(

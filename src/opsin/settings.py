@@ -24,6 +24,7 @@ from opsin.media.config import MediaConfig
 from opsin.models.config import HubConfig
 from opsin.sources import Given, Layer, closest, flatten, from_environment, from_file, load, variable_of
 from opsin.telemetry.logs import LogFormat
+from opsin.vision.config import ProcessorKwargs
 from opsin.vllm_flags import Stated
 
 DEMO_MODEL = "demo"
@@ -85,6 +86,7 @@ class Settings(BaseModel):
     max_model_len: Annotated[int | None, BeforeValidator(_tokens)] = Field(
         default=None, gt=1, description="tokens of prompt and output, 8k is 8000 and 8K 8192; default: the model's"
     )
+    mm_processor_kwargs: ProcessorKwargs = ProcessorKwargs()
     chat_template: str | None = Field(
         default=None, description="a jinja file, or the template itself, in place of the model's own"
     )

@@ -29,6 +29,7 @@ from opsin.models.hub import ResolvedModel, is_folder_name, resolve
 from opsin.models.quantization import check_quantization
 from opsin.prompt.template import ChatTemplate
 from opsin.settings import Configuration, EngineKind, Settings
+from opsin.vision.bounds import configured
 from opsin.vision.registry import native_family_for
 
 T = TypeVar("T")
@@ -93,7 +94,9 @@ def card_of(settings: Settings, resolved: ResolvedModel) -> ModelCard:
 
 def model_problems(settings: Settings, card: ModelCard) -> Iterator[Problem]:
     """What forbids to serve a checkpoint."""
-    yield from _raised(lambda: native_family_for(card), "model")
+    yield from _raised(
+        lambda: configured(native_family_for(card), settings.mm_processor_kwargs), "model", "mm_processor_kwargs"
+    )
     yield from _raised(lambda: check_quantization(card, settings.local.quantization), "model", "local.quantization")
     yield from _raised(lambda: _check_length(settings, card), "model", "max_model_len")
     if card.own_code and not settings.local.trust_remote_code:

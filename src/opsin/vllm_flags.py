@@ -155,11 +155,6 @@ _OF_ENGINE = (
             mm-encoder-fp8-scale-save-margin""",
     ),
     _refused(
-        "pictures are sized by the model's own processor: change preprocessor_config.json in a copy of its folder, "
-        "or choose 'detail' in the request",
-        values="mm-processor-kwargs={}",
-    ),
-    _refused(
         "pictures are always read as RGB on white, each at its own size",
         values="media-io-kwargs={}",
     ),

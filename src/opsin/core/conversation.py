@@ -19,6 +19,19 @@ class Detail(StrEnum):
     ORIGINAL = "original"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PixelBounds:
+    """Between which numbers of pixels pictures are scaled; the edges are ``size`` of processors that call it so."""
+
+    min_pixels: int | None = None
+    max_pixels: int | None = None
+    shortest_edge: int | None = None
+    longest_edge: int | None = None
+
+
+UNBOUNDED = PixelBounds()
+
+
 @dataclass(frozen=True, slots=True)
 class TextPart:
     """Text of a message."""
@@ -48,9 +61,10 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """All messages of a request."""
+    """All messages of a request, and what it asks of the size of their pictures."""
 
     messages: tuple[Message, ...]
+    bounds: PixelBounds = UNBOUNDED
 
     @property
     def num_chars(self) -> int:
@@ -75,6 +89,7 @@ class RawPrompt:
 
     text: str | tuple[int, ...]
     pictures: tuple[MediaRef, ...]
+    bounds: PixelBounds = UNBOUNDED
 
     @property
     def num_chars(self) -> int:
@@ -88,7 +103,7 @@ class RawPrompt:
     def as_turn(self) -> Conversation:
         """The pictures, then the text, as one turn of a user."""
         assert isinstance(self.text, str), "token ids are not for a template"
-        return Conversation((Message("user", (*self.pictures, TextPart(self.text))),))
+        return Conversation((Message("user", (*self.pictures, TextPart(self.text))),), self.bounds)
 
 
 Prompt = Conversation | RawPrompt

@@ -130,6 +130,7 @@ class Finished:
     usage: Usage
     stages_s: Mapping[Stage, float]
     encoded_pictures_s: Sequence[float] = field(default=())  # encoder time of each picture that was encoded
+    encoded_tiles: int = 0  # of these pictures
 
 
 StreamEvent = Delta | Finished

@@ -176,7 +176,7 @@ class FakeEngine:
                 stages_s[Stage.DECODE] = time.monotonic() - started
                 reason: FinishReason = "stop" if text.stopped or limit == len(self._words) else "length"
                 usage = Usage(prompt_tokens, text.num_tokens, _image_tokens(request), cached_tokens=0)
-                yield Finished(reason, usage, stages_s, encoded)
+                yield Finished(reason, usage, stages_s, encoded, encoded_tiles=len(encoded))
         finally:
             self._running.pop(request.id, None)
             self._cancelled.pop(request.id, None)

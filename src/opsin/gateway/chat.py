@@ -199,8 +199,7 @@ class ChatService:
         timeline = watch.timeline()
         self._metrics.finished(timeline.stages_s, timeline.total_s)
         self._metrics.image_tokens.inc(finished.usage.image_tokens or 0)
-        for seconds in finished.encoded_pictures_s:
-            self._metrics.encoded(seconds)
+        self._metrics.encoded(finished.encoded_pictures_s, finished.encoded_tiles)
         ids = prepared.prompt.ids if isinstance(prepared.prompt, TokenPrompt) else None
         return Done(finished.reason, finished.usage, timeline, prepared.used, prepared.warnings, prepared.text, ids)
 

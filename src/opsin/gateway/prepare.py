@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from opsin.cache.keys import FeatureKeys
-from opsin.core.conversation import Prompt, RawPrompt
+from opsin.core.conversation import UNBOUNDED, Prompt, RawPrompt
 from opsin.core.errors import ContextLengthExceeded, UnsupportedParameter
 from opsin.core.together import together
 from opsin.core.warnings import AnswerWarning, WarningCode
@@ -24,6 +24,7 @@ from opsin.media.types import ImageHeader, MediaBytes, RenderedPicture
 from opsin.prompt.build import PromptBuilder, TokenisedPrompt
 from opsin.prompt.guard import TextGuard
 from opsin.telemetry.metrics import Metrics
+from opsin.vision.bounds import bounded
 from opsin.vision.plan import Count, Family, NativeFamily, RenderRecipe, VisionPlan
 
 LONG_TEXT_CHARS = 8192
@@ -123,50 +124,58 @@ class TokenPreparer:
     ) -> Prepared:
         """See Preparer."""
         prompt = self._builder.settle(prompt)
+        family = bounded(self._family, prompt.bounds)
         wants = [
             Want(picture.header.upright, ref.detail, picture.param)
             for picture, ref in zip(media, prompt.media(), strict=True)
         ]
-        self._refuse_hopeless(prompt, wants, max_tokens)
+        self._refuse_hopeless(prompt, family, wants, max_tokens)
         tokenised = await self._tokenised(prompt)
-        fitted = self._fit(wants, tokenised.text_tokens, max_tokens)
+        fitted = self._fit(family, wants, tokenised.text_tokens, max_tokens)
         plans = [one.family.plan(want.size, want.detail) for want, one in zip(wants, fitted, strict=True)]
         keys = [self._keys.key(scope, picture.sha256, plan) for picture, plan in zip(media, plans, strict=True)]
         reservation = await self._engine.reserve(request_id, keys)
         self._count_lookups(keys, reservation.leased)
         pictures = await self._render(media, plans, keys, reservation.leased)
         built = self._builder.expand(tokenised, plans)
+        left = self._left(len(built.ids), max_tokens)
         return Prepared(
             prompt=TokenPrompt(built.ids),
             pictures=pictures,
             used=tuple(UsedPicture(one.header, two.count, two.scaled) for one, two in zip(media, fitted, strict=True)),
-            max_tokens=max_tokens or self._left(len(built.ids), max_tokens),
+            max_tokens=max_tokens or left,
             text=built.text,
             warnings=tuple(downscale_warnings(wants, fitted)),
         )
 
-    def _refuse_hopeless(self, prompt: Prompt, wants: Sequence[Want], max_tokens: int | None) -> None:
-        """For next to nothing: a text that cannot fit however it is tokenised, and pictures that cannot beside it."""
-        least = self._builder.least_tokens(prompt)
-        room = self._max_model_len - least - (max_tokens or 1)
-        if room < 0 and prompt.num_chars > LONG_TEXT_CHARS:
-            raise self._too_long(f"at least {least}", max_tokens)
-        if room >= 0:
-            check(self._family, wants, room, self._limits)
+    def _refuse_hopeless(
+        self, prompt: Prompt, family: NativeFamily, wants: Sequence[Want], max_tokens: int | None
+    ) -> None:
+        """For next to nothing: pictures over a limit, and a long text that cannot fit however it is tokenised."""
+        room = None
+        if prompt.num_chars > LONG_TEXT_CHARS:
+            least = self._builder.least_tokens(prompt)
+            room = self._max_model_len - least - (max_tokens or 1)
+            if room < 0:
+                raise self._too_long(f"at least {least}", max_tokens)
+        check(family, wants, room, self._limits)
 
     async def _tokenised(self, prompt: Prompt) -> TokenisedPrompt:
         if prompt.num_chars > LONG_TEXT_CHARS:
             return await asyncio.to_thread(self._builder.tokenise, prompt)
         return self._builder.tokenise(prompt)
 
-    def _fit(self, wants: Sequence[Want], text_tokens: int, max_tokens: int | None) -> tuple[Fitted[NativeFamily], ...]:
+    def _fit(
+        self, family: NativeFamily, wants: Sequence[Want], text_tokens: int, max_tokens: int | None
+    ) -> tuple[Fitted[NativeFamily], ...]:
+        """Within what a text of so many tokens leaves. An answer of no stated length needs little, but is left more."""
         left = self._left(text_tokens, max_tokens)
         if max_tokens is not None:
-            return fit(self._family, wants, left - max_tokens, self._limits)
+            return fit(family, wants, left - max_tokens, self._limits)
         try:
-            return fit(self._family, wants, left - min(ANSWER_TOKENS, self._max_model_len // 8), self._limits)
+            return fit(family, wants, left - min(ANSWER_TOKENS, self._max_model_len // 8), self._limits)
         except ContextLengthExceeded:
-            return fit(self._family, wants, left - 1, self._limits)
+            return fit(family, wants, left - 1, self._limits)
 
     def _left(self, num_tokens: int, max_tokens: int | None) -> int:
         """What the context leaves beside a prompt. Raises ContextLengthExceeded when it is too little to answer."""
@@ -231,6 +240,11 @@ class MessagePreparer:
                     param="prompt",
                 )
             prompt = prompt.as_turn()
+        if prompt.bounds != UNBOUNDED:
+            raise UnsupportedParameter(
+                "'mm_processor_kwargs' needs the local engine; set 'detail' of the picture instead",
+                param="mm_processor_kwargs",
+            )
         if prompt.num_chars > LONG_TEXT_CHARS:
             guarded = await asyncio.to_thread(self._guard.guard, prompt)
         else:

@@ -65,7 +65,9 @@ class TextGuard:
         if self._on_special_tokens is OnSpecialTokens.REJECT:
             raise _refusal(found[hit[0]][0], param)
         messages = (_broken(message, found[number]) for number, message in enumerate(conversation.messages))
-        return Guarded(Conversation(tuple(messages)), (_warning(sum(map(len, found.values())), param),))
+        return Guarded(
+            replace(conversation, messages=tuple(messages)), (_warning(sum(map(len, found.values())), param),)
+        )
 
     def _places(self, message: Message) -> list[_Place]:
         """Also over the border of two texts, as templates may write these without anything between, and trimmed."""

@@ -29,6 +29,13 @@ class Place(StrEnum):
     MESSAGE = "messages[]."
     PART = "messages[].content[]."
     IMAGE_URL = "messages[].content[].image_url."
+    PROCESSOR = "mm_processor_kwargs."
+    SIZE = "mm_processor_kwargs.size."
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether fields without a rule are refused: there they would change how a processor works."""
+        return self in (Place.PROCESSOR, Place.SIZE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +75,17 @@ def find_refused(place: Place, fields: Mapping[str, object]) -> FieldRule | None
     """The rule of the first field that asks for what opsin does not do."""
     rules = _REFUSED[place]
     for name, value in fields.items():
-        rule = rules.get(name)
+        rule = rules.get(name) or _strange(place, name)
         if rule is not None and rule.asks(value):
             return rule
     return None
+
+
+def _strange(place: Place, name: str) -> FieldRule | None:
+    """For a field without a rule where such are refused; a long name is cut."""
+    if not place.is_closed or name in _ACCEPTED[place]:
+        return None
+    return FieldRule(name[:_MAX_SHOWN], Fate.REFUSED, _PROCESSOR, place)
 
 
 def refuse_unserved(fields: Mapping[str, object]) -> None:
@@ -100,6 +114,8 @@ _TEMPLATE = "prompts are built by the model's own chat template alone"
 _NO_SOUND = "opsin reads pictures and writes text"
 _IDENTITY = "cache identity comes from the picture's bytes and the tenant of the key, never from a name in the body"
 _DETAIL = "set 'detail' of the picture instead"
+_PROCESSOR = f"the processor is the server's; {_DETAIL}"
+_MAX_SHOWN = 40
 _TRANSFER = "the server alone decides where caches live"
 
 _ACCEPTED_RULES = (
@@ -120,6 +136,12 @@ _ACCEPTED_RULES = (
     _accepted("presence_penalty", "0: none"),
     _accepted("frequency_penalty", "0: none"),
     _accepted("repetition_penalty", "1: none"),
+    _accepted("mm_processor_kwargs", "only below the server's own"),
+    _accepted("min_pixels", "smaller pictures are enlarged, where the model's processor does so", Place.PROCESSOR),
+    _accepted("max_pixels", "larger pictures are scaled down; with tiles: to a square of whole ones", Place.PROCESSOR),
+    _accepted("size", "the same two, as Qwen-VL and GLM-V call them", Place.PROCESSOR),
+    _accepted("shortest_edge", "`min_pixels` over all frames", Place.SIZE),
+    _accepted("longest_edge", "`max_pixels` over all frames", Place.SIZE),
     _accepted("include_usage", "one more chunk, with `usage`", Place.STREAM_OPTIONS),
     _accepted("role", "`system`, `developer` (the same), `user`, `assistant`", Place.MESSAGE),
     _accepted("content", "a string, or a list of parts", Place.MESSAGE),
@@ -210,7 +232,6 @@ _REFUSED_RULES = (
     _refused("chat_template", _TEMPLATE),
     _refused("chat_template_kwargs", _TEMPLATE, {}),
     _refused("documents", "put documents into a message", []),
-    _refused("mm_processor_kwargs", f"limits are the server's; {_DETAIL}", {}),
     _refused("media_io_kwargs", f"limits are the server's; {_DETAIL}", {}),
     _refused("cache_salt", _IDENTITY),
     _refused("priority", "requests are served in the order in which they come", 0),
@@ -232,6 +253,7 @@ _REFUSED_RULES = (
     _refused("tools", _NO_TOOLS, [], place=Place.MESSAGE),
     _refused("refusal", "send it as 'content'", "", place=Place.MESSAGE),
     _refused("audio", _NO_SOUND, place=Place.MESSAGE),
+    _refused("do_image_splitting", _PROCESSOR, place=Place.PROCESSOR),
     _refused("uuid", _IDENTITY, place=Place.PART),
     _refused("content_hash", _IDENTITY, place=Place.IMAGE_URL),
     _refused("max_dynamic_patch", _DETAIL, place=Place.IMAGE_URL),
@@ -240,6 +262,7 @@ _REFUSED_RULES = (
 
 RULES = (*_ACCEPTED_RULES, *_IGNORED_RULES, *_REFUSED_RULES)
 
+_ACCEPTED = {place: {rule.name for rule in _ACCEPTED_RULES if rule.place is place} for place in Place}
 _REFUSED = {place: {rule.name: rule for rule in _REFUSED_RULES if rule.place is place} for place in Place}
 
 _AS_TEXT = "send it as a part of type 'text'"

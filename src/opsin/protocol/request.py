@@ -11,7 +11,17 @@ from typing import Annotated, Any, ClassVar, Literal, cast
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from opsin.core.conversation import Conversation, Detail, MediaRef, Message, Part, Role, TextPart
+from opsin.core.conversation import (
+    UNBOUNDED,
+    Conversation,
+    Detail,
+    MediaRef,
+    Message,
+    Part,
+    PixelBounds,
+    Role,
+    TextPart,
+)
 from opsin.core.errors import Code, InvalidRequest, MediaError
 from opsin.protocol.complaints import complaint
 from opsin.protocol.fields import PART_TYPES, FieldRule, Place, find_refused, refuse_unserved
@@ -101,6 +111,34 @@ class StreamOptions(_Wire):
     include_usage: bool = False
 
 
+class ProcessorSize(_Wire):
+    """``mm_processor_kwargs.size``."""
+
+    place = Place.SIZE
+    shortest_edge: int | None = Field(default=None, ge=1, le=MAX_COUNT)
+    longest_edge: int | None = Field(default=None, ge=1, le=MAX_COUNT)
+
+
+class ProcessorFields(_Wire):
+    """``mm_processor_kwargs``."""
+
+    place = Place.PROCESSOR
+    min_pixels: int | None = Field(default=None, ge=1, le=MAX_COUNT)
+    max_pixels: int | None = Field(default=None, ge=1, le=MAX_COUNT)
+    size: ProcessorSize | None = None
+
+    @property
+    def bounds(self) -> PixelBounds:
+        """For a family."""
+        size = self.size or ProcessorSize()
+        return PixelBounds(
+            min_pixels=self.min_pixels,
+            max_pixels=self.max_pixels,
+            shortest_edge=size.shortest_edge,
+            longest_edge=size.longest_edge,
+        )
+
+
 class SamplingFields(_Wire):
     """How the answer is chosen; names and ranges are OpenAI's, and vLLM's for the extensions.
 
@@ -142,6 +180,7 @@ class ChatCompletionRequest(SamplingFields):
     messages: list[ChatMessage] = Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)
     stream: bool = False
     stream_options: StreamOptions | None = None
+    mm_processor_kwargs: ProcessorFields | None = None
 
     @property
     def include_usage(self) -> bool:
@@ -251,7 +290,8 @@ def to_conversation(request: ChatCompletionRequest) -> Conversation:
                 param=f"messages.{index}.content",
             )
         messages.append(Message(_ROLES[message.role], parts))
-    return Conversation(tuple(messages))
+    kwargs = request.mm_processor_kwargs
+    return Conversation(tuple(messages), UNBOUNDED if kwargs is None else kwargs.bounds)
 
 
 def _parts(message: ChatMessage, param: str) -> tuple[Part, ...]:

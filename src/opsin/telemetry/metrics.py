@@ -5,7 +5,7 @@ A value that the engine cannot tell is absent, never 0: its metric is not even r
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -44,6 +44,9 @@ class Metrics:
             self._histogram("vlm_encoder_inference_seconds", "Vision encoder time of one picture", _ENCODER_BUCKETS)
             if Stage.VISION_ENCODE in stages
             else None
+        )
+        self.encoded_tiles = self._counter_if(
+            Stage.VISION_ENCODE in stages, "opsin_encoded_tiles", "Tiles that went through the vision encoder"
         )
         self.cache_hits = self._counter_if(cache, "vlm_image_cache_hits_total", "Pictures whose features were cached")
         self.cache_misses = self._counter_if(cache, "vlm_image_cache_misses_total", "Pictures that had to be encoded")
@@ -90,10 +93,12 @@ class Metrics:
             self.cache_hits.inc(hits)
             self.cache_misses.inc(misses)
 
-    def encoded(self, seconds: float) -> None:
-        """One picture went through the encoder."""
-        if self.encoder is not None:
-            self.encoder.observe(seconds)
+    def encoded(self, pictures_s: Sequence[float], num_tiles: int) -> None:
+        """Pictures of one request went through the encoder, each in its time."""
+        if self.encoder is not None and self.encoded_tiles is not None:
+            self.encoded_tiles.inc(num_tiles)
+            for seconds in pictures_s:
+                self.encoder.observe(seconds)
 
     def kv_holds(self, *, tokens: int | None, image_tokens: int | None) -> None:
         """What the KV cache holds right now."""

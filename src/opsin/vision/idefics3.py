@@ -82,6 +82,10 @@ class Idefics3Family:
         edge = max(math.isqrt(max_pixels) // self.tile_side, 1) * self.tile_side
         return replace(self, longest_edge=min(edge, self.longest_edge))
 
+    def with_image_splitting(self, splits: bool) -> Self:
+        """See SplittingFamily."""
+        return replace(self, do_image_splitting=splits)
+
     def caps(self) -> Sequence[int]:
         """See Family."""
         return [(tiles * self.tile_side) ** 2 for tiles in range(1, self.longest_edge // self.tile_side + 1)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Protocol, Self, runtime_checkable
 
 from opsin.core.conversation import Detail
 
@@ -104,6 +104,29 @@ class Family(Protocol):
 
     def caps(self) -> Sequence[int]:
         """Every ``max_pixels`` at which counts may change, ascending: a range where counts never fall as it rises."""
+        ...
+
+
+@runtime_checkable
+class BoundedFamily(Family, Protocol):
+    """A family whose processor takes two bounds on pixels, also as ``size``, where they are over ``num_frames``."""
+
+    @property
+    def num_frames(self) -> int:
+        """Into how many frames a still is repeated."""
+        ...
+
+    def with_min_pixels(self, min_pixels: int) -> Self:
+        """This family, which enlarges smaller pictures to ``min_pixels``, as far as its cap allows."""
+        ...
+
+
+@runtime_checkable
+class SplittingFamily(Family, Protocol):
+    """A family whose processor cuts pictures, or not, as it is told."""
+
+    def with_image_splitting(self, splits: bool) -> Self:
+        """This family with another default for ``detail: auto``."""
         ...
 
 

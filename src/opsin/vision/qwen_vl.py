@@ -56,6 +56,10 @@ class QwenVLFamily:
         capped = min(max(max_pixels, self.factor**2) * self.num_frames, self.max_pixels)
         return replace(self, max_pixels=capped, min_pixels=min(self.min_pixels, capped))
 
+    def with_min_pixels(self, min_pixels: int) -> Self:
+        """See BoundedFamily."""
+        return replace(self, min_pixels=min(min_pixels * self.num_frames, self.max_pixels))
+
     def caps(self) -> range:
         """See Family."""
         return range(self.factor**2, self.max_pixels // self.num_frames + 1)

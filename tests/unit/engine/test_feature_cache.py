@@ -4,7 +4,7 @@ from opsin.engine.local.feature_cache import FeatureCache, Features
 
 
 def features(size_bytes: int = 10) -> Features:
-    return Features(value=object(), size_bytes=size_bytes)
+    return Features(value=object(), size_bytes=size_bytes, num_tokens=1)
 
 
 def filled(*keys: str, capacity_bytes: int = 30) -> FeatureCache:

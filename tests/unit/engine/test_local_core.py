@@ -38,7 +38,7 @@ class ScriptedRunner:
     def encode(self, pictures: Seq[PictureData]) -> list[Encoded]:
         self._maybe_fail(Stage.VISION_ENCODE)
         self.encoded += [picture.key for picture in pictures]
-        return [Encoded(Features(picture.key, 10), 0.25) for picture in pictures]
+        return [Encoded(Features(picture.key, 10, num_tokens=picture.image_tokens), 1, 0.25) for picture in pictures]
 
     def prefill(self, sequence: Sequence) -> int:
         self._maybe_fail(Stage.PREFILL)
@@ -160,7 +160,7 @@ def test_pictures_are_encoded_once_and_found_again():
     bench.core.submit(submit("one", picture("a"), picture("b"), picture("a")))
     ended = bench.only_end()
     assert bench.runner.encoded == ["a", "b"]
-    assert (ended.image_tokens, ended.encoded_pictures_s) == (6, (0.25, 0.25))
+    assert (ended.image_tokens, ended.encoded_pictures_s, ended.encoded_tiles) == (6, (0.25, 0.25), 2)
     assert bench.cache.reserve("two", ("a", "b")) == {"a", "b"}
     bench.core.submit(submit("two", picture("b", known=True), picture("a", known=True)))
     assert bench.only_end().encoded_pictures_s == ()

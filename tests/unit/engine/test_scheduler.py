@@ -28,7 +28,7 @@ def test_a_request_goes_through_encode_prefill_decode():
     one = sequence("one", num_pictures=1)
     scheduler.add(one)
     assert scheduler.schedule() == ScheduledWork(encode=(one,))
-    one.features.append(Features(None, 1))
+    one.features.append(Features(None, 1, 1))
     assert scheduler.schedule() == ScheduledWork(prefill=(one,))
     one.output_ids.append(7)
     assert scheduler.schedule() == ScheduledWork(decode=(one,))

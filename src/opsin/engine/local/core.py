@@ -19,12 +19,13 @@ from opsin.engine.local.messages import (
     Ended,
     EndReason,
     Failed,
+    PictureData,
     StepOutput,
     Submit,
     Token,
     error_to_wire,
 )
-from opsin.engine.local.runner_api import OutOfMemory, Runner
+from opsin.engine.local.runner_api import Encoded, OutOfMemory, Runner
 from opsin.engine.local.scheduler import Scheduler
 from opsin.engine.local.sequence import Sequence, StageClock
 from opsin.telemetry.logs import Fields, fields
@@ -110,7 +111,9 @@ class EngineCore:
         sequence.clock.charge(Stage.QUEUE)
         (encoded,) = self._runner.encode((picture,))
         sequence.clock.charge(Stage.VISION_ENCODE)
+        _check_features(sequence, picture, encoded)
         sequence.encoded_pictures_s.append(encoded.seconds)
+        sequence.encoded_tiles += encoded.num_tiles
         sequence.features.append(encoded.features)
         if picture.key not in sequence.uncached_keys:
             self._feature_cache.store(sequence.id, sequence.scope, picture.key, encoded.features)
@@ -205,6 +208,14 @@ class EngineCore:
             raise EngineFault("the prompt does not match its pictures")
 
 
+def _check_features(sequence: Sequence, picture: PictureData, encoded: Encoded) -> None:
+    """Raises EngineFault where the encoder filled another number of positions than the plan has in the prompt."""
+    if encoded.features.num_tokens != picture.image_tokens:
+        counts = fields(planned=picture.image_tokens, encoded=encoded.features.num_tokens, tiles=encoded.num_tiles)
+        logger.error("the encoder does not match the plan %s %s", fields(request_id=sequence.id), counts)
+        raise EngineFault("the encoder's features do not match the prompt")
+
+
 def _ids(sequences: Seq[Sequence]) -> Fields:
     return fields(request_id=",".join(sequence.id for sequence in sequences))
 
@@ -218,4 +229,5 @@ def _ended(sequence: Sequence, reason: EndReason) -> Ended:
         image_tokens=sequence.image_tokens,
         stages_s=sequence.clock.stages_s,
         encoded_pictures_s=tuple(sequence.encoded_pictures_s),
+        encoded_tiles=sequence.encoded_tiles,
     )

@@ -15,10 +15,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """What the encoder made of one picture; ``value`` belongs to the runner."""
+    """What the encoder made of one picture: ``num_tokens`` positions of a prompt; ``value`` belongs to the runner."""
 
     value: object
     size_bytes: int
+    num_tokens: int
 
 
 @dataclass(slots=True)

@@ -142,6 +142,7 @@ class Ended(msgspec.Struct, frozen=True):
     image_tokens: int
     stages_s: dict[Stage, float]
     encoded_pictures_s: tuple[float, ...]
+    encoded_tiles: int
 
 
 class Failed(msgspec.Struct, frozen=True):

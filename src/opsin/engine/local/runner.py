@@ -84,12 +84,13 @@ class TransformersRunner:
             tiles = [_tiles_of(picture) for picture in pictures]
             features = self._encode_tiles(tiles)
             self._wait()
-            seconds_per_tile = (time.monotonic() - started) / sum(one.num_tiles for one in tiles)
-        # Raises when the encoder gave another number of features than the plans counted.
-        pieces = torch.split(features, [picture.image_tokens for picture in pictures])
+            seconds = time.monotonic() - started
+        num_tiles = sum(one.num_tiles for one in tiles)
+        seconds_per_tile, features_per_tile = seconds / num_tiles, len(features) // num_tiles
+        pieces = torch.split(features, [features_per_tile * one.num_tiles for one in tiles])
         return [
             # Cloned: a slice would keep the whole batch alive behind the cache's back.
-            Encoded(Features(piece.clone(), piece.nbytes), seconds_per_tile * one.num_tiles)
+            Encoded(Features(piece.clone(), piece.nbytes, len(piece)), one.num_tiles, seconds_per_tile * one.num_tiles)
             for piece, one in zip(pieces, tiles, strict=True)
         ]
 

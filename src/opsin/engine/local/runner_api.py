@@ -26,9 +26,10 @@ class LoadedModel:
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """Features of one picture and its share of the encoder's time."""
+    """Features of one picture, the tiles that went into them, and its share of the encoder's time."""
 
     features: Features
+    num_tiles: int
     seconds: float
 
 

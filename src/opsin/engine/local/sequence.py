@@ -49,6 +49,7 @@ class Sequence:
     output_ids: list[int] = field(default_factory=list[int])
     features: list[Features] = field(default_factory=list[Features])
     encoded_pictures_s: list[float] = field(default_factory=list[float])
+    encoded_tiles: int = 0
     uncached_keys: set[str] = field(default_factory=set[str])
 
     @property
@@ -65,8 +66,8 @@ class Sequence:
 
     @property
     def image_tokens(self) -> int:
-        """Prompt positions that the vision encoder fills."""
-        return sum(picture.image_tokens for picture in self.pictures)
+        """Prompt positions that the vision encoder has filled: its own count, not the plan's."""
+        return sum(features.num_tokens for features in self.features)
 
     @property
     def kv_tokens(self) -> int:
