@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -44,29 +45,50 @@ def _let_it_write(model: Any, tokens: PreTrainedTokenizerFast) -> None:
         model.lm_head.weight[words] *= 1000
 
 
-def smolvlm_256m(folder: Path) -> Path:
-    """The exact shape of SmolVLM-256M-Instruct: 256 M parameters, 64 tokens per 512-pixel tile."""
+@dataclass(frozen=True, slots=True)
+class Width:
+    """What decides how long a model takes and nothing about its tokens."""
+
+    vision: dict[str, int]
+    text: dict[str, int]
+
+
+WIDTH_256M = Width(
+    {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12},
+    {
+        "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30, "num_attention_heads": 9,
+        "num_key_value_heads": 3, "head_dim": 64,
+    },
+)  # fmt: skip
+NARROW = Width(
+    {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 1},
+    {
+        "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 1,
+        "num_key_value_heads": 1, "head_dim": 16,
+    },
+)  # fmt: skip
+
+
+def smolvlm_256m(folder: Path, width: Width = WIDTH_256M) -> Path:
+    """The exact shape of SmolVLM-256M-Instruct: 256 M parameters, 64 tokens per 512-pixel tile.
+
+    With another ``width`` only its counts: patches, tiles, tokens and positions.
+    """
     torch.manual_seed(0)
     tokens = tokenizer()
     make_config: Any = Idefics3Config  # its signature is generated
     config = make_config(
-        vision_config={
-            "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12,
-            "image_size": 512, "patch_size": 16,
-        },
-        text_config={
-            "model_type": "llama", "vocab_size": 49280, "hidden_size": 576, "intermediate_size": 1536,
-            "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 64,
-            "max_position_embeddings": 8192,
-        },
+        vision_config={"image_size": 512, "patch_size": 16, **width.vision},
+        text_config={"model_type": "llama", "vocab_size": 49280, "max_position_embeddings": 8192, **width.text},
         scale_factor=4,
         image_token_id=tokens.convert_tokens_to_ids("<image>"),
         pad_token_id=tokens.pad_token_id,
         tie_word_embeddings=False,
-    )  # fmt: skip
+    )
     auto = cast("Any", AutoModelForImageTextToText)  # untyped in the library
     model = auto.from_config(config, dtype=torch.bfloat16)
-    assert round(sum(parameter.numel() for parameter in model.parameters()) / 1e6, 1) == 256.5
+    num_parameters = sum(parameter.numel() for parameter in model.parameters())
+    assert width is not WIDTH_256M or round(num_parameters / 1e6, 1) == 256.5
     model.generation_config.eos_token_id = tokens.eos_token_id
     _let_it_write(model, tokens)
     model.save_pretrained(folder)

@@ -65,7 +65,7 @@ _REFUSED: dict[str, Any] = {
     "audio": {"voice": "alloy"},
     "modalities": ["text", "audio"],
     "cache_salt": "mine",
-    "mm_processor_kwargs": {"max_pixels": 10**9},
+    "mm_processor_kwargs": {"do_image_splitting": False},
     "structured_outputs": {"regex": "a"},
     "best_of": 2,
     "use_beam_search": True,

@@ -18,6 +18,7 @@ from opsin.demo.wire import to_openai
 from opsin.testing.server_process import ServerProcess
 from tests.conftest import ONE_THREAD, client_of
 from tests.e2e.asking import about, ask, complete, fresh_rng
+from tests.e2e.scraping import scrape
 
 ONE_PICTURE = ("shape", "colour", "count", "position", "number", "caption")
 
@@ -54,19 +55,27 @@ def _changed_pair(rng: random.Random) -> tuple[Scene, ...]:
             return scenes
 
 
-def test_a_receipt_is_read_only_when_it_is_cut_into_tiles(client: OpenAI) -> None:
+async def test_a_receipt_is_read_only_when_it_is_cut_into_tiles(client: OpenAI, demo_url: str) -> None:
     rng = fresh_rng()
     whole, cut = 0, 0
     for _ in range(10):
         receipt = random_receipt(rng)
+        before = await _encoded_tiles(demo_url)
         low = complete(client, about([receipt], "What is the total?", detail="low"))
+        between = await _encoded_tiles(demo_url)
         high = complete(client, about([receipt], "What is the total?", detail="high"))
+        after = await _encoded_tiles(demo_url)
+        assert (between - before, after - between) == (1, 5)
         assert low.usage.prompt_tokens_details.image_tokens == 16
         assert high.usage.prompt_tokens_details.image_tokens == 80
         whole += receipt.total in low.choices[0].message.content
         cut += high.choices[0].message.content.strip() == receipt.total
     assert whole == 0
     assert cut >= 8
+
+
+async def _encoded_tiles(url: str) -> float:
+    return (await scrape(url))["opsin_encoded_tiles_total"]
 
 
 def test_a_second_turn_knows_the_picture_of_the_first(client: OpenAI) -> None:

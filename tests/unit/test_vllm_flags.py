@@ -60,7 +60,7 @@ def test_flags_with_one_reason_are_told_together() -> None:
         ["--pipeline-parallel-size", "1"],
         ["-tp", "1"],
         ["--no-enable-lora"],
-        ["--mm-processor-kwargs", "{}"],
+        ["--hf-overrides", "{}"],
         ["--generation-config=auto"],
         ["--load-format", "safetensors"],
         ["--no-enable-log-requests"],
@@ -73,8 +73,8 @@ def test_what_asks_for_nothing_is_nothing(words: list[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (['--mm_processor_kwargs={"max_pixels": 1003520}'], '--mm-processor-kwargs {"max_pixels": 1003520}: '),
-        (["--mm-processor-kwargs.size.longest_edge", "512"], "--mm-processor-kwargs 512: "),
+        (['--media_io_kwargs={"video": {"num_frames": 40}}'], '--media-io-kwargs {"video": {"num_frames": 40}}: '),
+        (["--media-io-kwargs.video.num_frames", "512"], "--media-io-kwargs 512: "),
         (["--hf-overrides.num_layers=2"], "--hf-overrides 2: "),
         (["-pp=2"], "-pp 2: "),
         (["--generation-config", "x" * 100], f"--generation-config {'x' * 60}…: "),
@@ -107,5 +107,5 @@ def test_help_does_not_drown_in_them(capsys: pytest.CaptureFixture[str]) -> None
 def test_the_same_from_python(caplog: pytest.LogCaptureFixture) -> None:
     to_settings({"enforce_eager": True, "seed": 0, "tensor_parallel_size": 1, "hf_overrides": {}, "swap_space": None})
     assert [record.getMessage().partition(":")[0] for record in caplog.records] == ["enforce_eager", "seed"]
-    with pytest.raises(ConfigError, match=r'^mm_processor_kwargs \{"max_pixels": 5\}: pictures are sized by'):
-        to_settings({"mm_processor_kwargs": {"max_pixels": 5}})
+    with pytest.raises(ConfigError, match=r'^media_io_kwargs \{"image": 5\}: pictures are always read'):
+        to_settings({"media_io_kwargs": {"image": 5}})

@@ -73,7 +73,7 @@ def prompt_tokens(counts: Sequence[Count]) -> int:
     ],
 )
 @pytest.mark.parametrize("over_budget", [OverBudget.AUTO, OverBudget.REJECT])
-def test_an_operators_limit_is_met_exactly(field: str, value: int, param: str, over_budget: OverBudget) -> None:
+def test_the_limit_is_met_exactly(field: str, value: int, param: str, over_budget: OverBudget) -> None:
     wants = [want(Size(512, 512), Detail.LOW), want(Size(512, 512), Detail.HIGH, 1)]
     as_asked = fit(SMOLVLM, wants, None, limits(over_budget=over_budget, **{field: value}))
     assert tokens(as_asked) == [64, 17 * 64]

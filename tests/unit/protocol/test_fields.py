@@ -30,6 +30,8 @@ from opsin.protocol.request import (
     ChatMessage,
     ImageContent,
     ImageUrl,
+    ProcessorFields,
+    ProcessorSize,
     StreamOptions,
     TextContent,
     parse_request,
@@ -42,6 +44,8 @@ MODELS = {
     Place.MESSAGE: (ChatMessage,),
     Place.PART: (TextContent, ImageContent),
     Place.IMAGE_URL: (ImageUrl,),
+    Place.PROCESSOR: (ProcessorFields,),
+    Place.SIZE: (ProcessorSize,),
 }
 OPENAI = {
     Place.REQUEST: (CompletionCreateParamsNonStreaming, CompletionCreateParamsStreaming),
@@ -54,6 +58,8 @@ OPENAI = {
     ),
     Place.PART: (ChatCompletionContentPartTextParam, ChatCompletionContentPartImageParam),
     Place.IMAGE_URL: (ImageURL,),
+    Place.PROCESSOR: (),
+    Place.SIZE: (),
 }
 # vllm/entrypoints/openai/chat_completion/protocol.py at commit 002032ee, beyond OpenAI's; then older ones of vLLM.
 VLLM = """
@@ -92,7 +98,14 @@ def _body(place: Place, fields: dict[str, Any]) -> bytes:
     parts = [{"type": "text", "text": "Hello."}, {"type": "image_url", "image_url": image, **at(Place.PART)}]
     message = {"role": "user", "content": parts, **at(Place.MESSAGE)}
     options = {"include_usage": True, **at(Place.STREAM_OPTIONS)}
-    request = {"messages": [message], "stream": True, "stream_options": options, **at(Place.REQUEST)}
+    kwargs = {"size": {"longest_edge": 4096, **at(Place.SIZE)}, **at(Place.PROCESSOR)}
+    request = {
+        "messages": [message],
+        "stream": True,
+        "stream_options": options,
+        "mm_processor_kwargs": kwargs,
+        **at(Place.REQUEST),
+    }
     return json.dumps(request).encode()
 
 
@@ -158,9 +171,18 @@ def test_an_ignored_field_changes_nothing(rule: FieldRule) -> None:
         assert parse_request(_body(rule.place, {rule.name: value})) == parse_request(_body(rule.place, {}))
 
 
-@pytest.mark.parametrize("place", Place)
+@pytest.mark.parametrize("place", [place for place in Place if not place.is_closed])
 def test_a_field_without_a_rule_is_ignored(place: Place) -> None:
     assert parse_request(_body(place, {"field_of_tomorrow": [1]})) == parse_request(_body(place, {}))
+
+
+@pytest.mark.parametrize("place", [place for place in Place if place.is_closed])
+def test_where_it_would_change_a_processor_it_is_refused_by_name(place: Place) -> None:
+    for name in ("field_of_tomorrow", "x" * 1000):
+        with pytest.raises(UnsupportedParameter) as caught:
+            parse_request(_body(place, {name: [1]}))
+        assert caught.value.param == f"{place}{name[:40]}"
+        assert len(caught.value.message) < 200
 
 
 @pytest.mark.parametrize("name", PART_TYPES)
