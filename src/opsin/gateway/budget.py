@@ -80,12 +80,7 @@ class _Limit:
         """The part of the first one of ``waiting``: what every one of them can have that asks for so much."""
         left = self.most - self.of_all(taken)
         bounds = [(self.measure(picture.least), self.measure(picture.asked)) for picture in waiting]
-
-        def needed(level: int) -> int:
-            return sum(min(asked, max(least, level)) for least, asked in bounds)
-
-        level = left if needed(left) <= left else bisect_right(range(left), left, key=needed) - 1
-        return replace(self, most=max(level, bounds[0][0]))
+        return replace(self, most=max(_level(bounds, left), bounds[0][0]))
 
     def refuse_excess(self, pictures: Sequence[_Picture]) -> None:
         """Raises if these are over it together however far they are scaled."""
@@ -100,6 +95,19 @@ class _Limit:
             code=self.code,
             param=pictures[0].want.param if len(pictures) == 1 else "messages",
         )
+
+
+def _level(bounds: Sequence[tuple[int, int]], left: int) -> int:
+    """The highest number such that ``left`` is enough when each gets it, but never out of its own two bounds."""
+
+    def needed(level: int) -> int:
+        return sum(min(most, max(least, level)) for least, most in bounds)
+
+    steps = sorted({0, left, *(bound for pair in bounds for bound in pair if bound < left)})
+    below = steps[bisect_right(steps, left, key=needed) - 1]
+    # Up to the next step the need rises by one for each that is between its bounds.
+    num_rising = sum(least <= below < most for least, most in bounds)
+    return below + (left - needed(below)) // num_rising if num_rising else left
 
 
 def _single_limits(limits: GatewayConfig) -> Iterator[_Limit]:

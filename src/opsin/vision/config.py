@@ -21,7 +21,9 @@ class ProcessorKwargs(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    min_pixels: int | None = Field(default=None, ge=1, description="smaller pictures are enlarged to it")
+    min_pixels: int | None = Field(
+        default=None, ge=1, description="smaller pictures are enlarged to it; never above the checkpoint's own"
+    )
     max_pixels: int | None = Field(
         default=None, ge=1, description="larger pictures are scaled down to it; never above the checkpoint's own"
     )

@@ -117,7 +117,7 @@ class BoundedFamily(Family, Protocol):
         ...
 
     def with_min_pixels(self, min_pixels: int) -> Self:
-        """This family, which enlarges smaller pictures to ``min_pixels``, as far as its cap allows."""
+        """This family, which enlarges smaller pictures to no more than ``min_pixels``; never to more than before."""
         ...
 
 

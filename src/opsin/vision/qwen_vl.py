@@ -58,7 +58,7 @@ class QwenVLFamily:
 
     def with_min_pixels(self, min_pixels: int) -> Self:
         """See BoundedFamily."""
-        return replace(self, min_pixels=min(min_pixels * self.num_frames, self.max_pixels))
+        return replace(self, min_pixels=min(min_pixels * self.num_frames, self.min_pixels))
 
     def caps(self) -> range:
         """See Family."""

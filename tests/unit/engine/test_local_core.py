@@ -31,6 +31,7 @@ class ScriptedRunner:
         self.released: list[str] = []
         self.error: BaseException | None = None
         self.fails_in: Stage | None = None
+        self.num_features: int | None = None
 
     def load(self, progress: Callable[[str], None]) -> LoadedModel:
         return LoadedModel("cpu", "float32")
@@ -38,7 +39,10 @@ class ScriptedRunner:
     def encode(self, pictures: Seq[PictureData]) -> list[Encoded]:
         self._maybe_fail(Stage.VISION_ENCODE)
         self.encoded += [picture.key for picture in pictures]
-        return [Encoded(Features(picture.key, 10, num_tokens=picture.image_tokens), 1, 0.25) for picture in pictures]
+        return [
+            Encoded(Features(picture.key, 10, self.num_features or picture.image_tokens), 1, 0.25)
+            for picture in pictures
+        ]
 
     def prefill(self, sequence: Sequence) -> int:
         self._maybe_fail(Stage.PREFILL)
@@ -165,6 +169,14 @@ def test_pictures_are_encoded_once_and_found_again():
     bench.core.submit(submit("two", picture("b", known=True), picture("a", known=True)))
     assert bench.only_end().encoded_pictures_s == ()
     assert bench.core.stats().cache_bytes == 20
+
+
+def test_an_encoder_that_contradicts_the_plan_fails_its_request_alone():
+    bench = Bench()
+    bench.runner.num_features = 3
+    bench.core.submit(submit("one", picture("a")))
+    assert bench.only_failure().error.code is Code.ENGINE_INTERNAL_ERROR
+    assert bench.cache.reserve("two", ("a",)) == set()
 
 
 def test_one_picture_per_step_so_that_a_cancellation_is_seen():

@@ -4,6 +4,7 @@ import pytest
 
 from opsin.core.stages import Stage
 from opsin.engine.api import SamplingParams
+from opsin.engine.local.feature_cache import Features
 from opsin.engine.local.messages import PictureData
 from opsin.engine.local.sequence import Sequence, StageClock
 
@@ -38,6 +39,8 @@ def test_a_clock_that_starts_in_the_future_charges_nothing():
 
 def test_kv_holds_the_prompt_and_all_but_the_newest_token():
     one = sequence()
+    assert (one.kv_tokens, one.image_tokens) == (0, 0)
+    one.features += [Features(None, 1, num_tokens=4), Features(None, 1, num_tokens=8)]
     assert (one.kv_tokens, one.image_tokens) == (0, 12)
     one.output_ids.append(5)
     assert (one.kv_tokens, one.position) == (20, 20)
