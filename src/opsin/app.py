@@ -123,8 +123,9 @@ def load_local_model(settings: Settings) -> LocalModel:
     resolved = resolve(settings.model_location, settings.revision, hub=settings.hub)
     card = card_of(settings, resolved)
     raise_all(list(model_problems(settings, card)))
-    family = configured(native_family_for(card), settings.mm_processor_kwargs)
     tokenizer = Tokenizer.from_file(card.tokenizer_path)
+    family = configured(native_family_for(card), settings.mm_processor_kwargs)
+    family = family.counted_by(lambda text: len(tokenizer.encode(text)))
     image_token_id = card.image_token_id or tokenizer.token_id(family.image_token)
     if image_token_id is None:
         raise ConfigError(f"the tokenizer has no {family.image_token}, so the model cannot take pictures")

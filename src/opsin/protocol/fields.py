@@ -137,9 +137,7 @@ _ACCEPTED_RULES = (
     _accepted("frequency_penalty", "0: none"),
     _accepted("repetition_penalty", "1: none"),
     _accepted("mm_processor_kwargs", "only below the server's own"),
-    _accepted(
-        "min_pixels", "smaller pictures are enlarged to it, and no further; Qwen-VL and GLM-V only", Place.PROCESSOR
-    ),
+    _accepted("min_pixels", "smaller pictures are enlarged to it and no further; Qwen-VL, GLM-V", Place.PROCESSOR),
     _accepted("max_pixels", "larger pictures are scaled down; with tiles: to a square of whole ones", Place.PROCESSOR),
     _accepted("size", "the same two, as Qwen-VL and GLM-V call them", Place.PROCESSOR),
     _accepted("shortest_edge", "`min_pixels` over all frames", Place.SIZE),

@@ -8,7 +8,7 @@ in that the tokenizer may rename the marker tokens. This module knows no pixels 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -22,6 +22,8 @@ from opsin.vision.reading import positive
 
 MAX_EDGE = 4096
 """``MAX_IMAGE_SIZE`` of the processor: no side is ever longer, whatever the checkpoint asks for."""
+
+_BLANK_LINE = "\n\n"
 
 _LANCZOS = 1  # PIL.Image.Resampling.LANCZOS, the only filter of RenderRecipe
 
@@ -43,6 +45,7 @@ class Markers:
 class Idefics3Family:
     """The rule with one checkpoint's parameters.
 
+    ``blank_line_tokens`` is what the tokenizer makes of the two line feeds before the overview.
     ``longest_edge`` and ``tile_side`` are pixels (``size.longest_edge`` and ``max_image_size.longest_edge`` of the
     processor); ``tokens_per_tile`` is its ``image_seq_len``.
     """
@@ -52,6 +55,7 @@ class Idefics3Family:
     tile_side: int = 364
     tokens_per_tile: int = 169
     do_image_splitting: bool = True
+    blank_line_tokens: int = 1
     markers: Markers = Markers()
 
     @property
@@ -77,6 +81,10 @@ class Idefics3Family:
             recipe=recipe,
         )
 
+    def counted_by(self, num_tokens: Callable[[str], int]) -> Self:
+        """See NativeFamily: small tokenizers have no token for a blank line."""
+        return replace(self, blank_line_tokens=num_tokens(_BLANK_LINE))
+
     def with_max_pixels(self, max_pixels: int) -> Self:
         """See Family: the longest edge falls to whole tiles."""
         edge = max(math.isqrt(max_pixels) // self.tile_side, 1) * self.tile_side
@@ -97,7 +105,7 @@ class Idefics3Family:
             used=recipe.resizes[-1],
             num_tiles=num_tiles,
             image_tokens=num_tiles * self.tokens_per_tile,
-            marker_tokens=_num_markers(recipe.rows, recipe.columns),
+            marker_tokens=self._num_markers(recipe.rows, recipe.columns),
         )
 
     def _splits(self, detail: Detail) -> bool:
@@ -131,10 +139,10 @@ class Idefics3Family:
         )
         return "".join(lines) + "\n" + overview
 
-
-def _num_markers(rows: int, columns: int) -> int:
-    """Two before every tile, one at the end, one for the line feeds of every row: the last row's two are one token."""
-    return 3 + 2 * rows * columns + rows
+    def _num_markers(self, rows: int, columns: int) -> int:
+        """Two before every tile, one at the end, and a line feed behind every row; two behind the last."""
+        line_feeds = rows - 1 + self.blank_line_tokens if rows else 0
+        return 3 + 2 * rows * columns + line_feeds
 
 
 def _scaled_to_longest_edge(size: Size, edge: int) -> Size:

@@ -6,7 +6,7 @@ and which text stands for them, which only the local engine needs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self, runtime_checkable
 
@@ -136,6 +136,10 @@ class NativeFamily(Family, Protocol):
     @property
     def image_token(self) -> str:
         """The placeholder that the chat template emits once per picture."""
+        ...
+
+    def counted_by(self, num_tokens: Callable[[str], int]) -> Self:
+        """This family, whose markers are counted as its tokenizer does, which says how many tokens a text is."""
         ...
 
     def plan(self, size: Size, detail: Detail) -> VisionPlan:

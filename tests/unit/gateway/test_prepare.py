@@ -148,6 +148,11 @@ async def test_high_that_does_not_fit_is_refused_with_both_numbers(detail: Detai
     assert re.findall(r"\d+", refused.message) == [str(needed), str(left)]
 
 
+@pytest.mark.parametrize("detail", Detail)
+async def test_a_plan_counts_what_the_prompt_holds(detail: Detail) -> None:
+    assert await num_ids(detail) - await num_ids() == MODEL.family.plan(SIZE, detail).prompt_tokens
+
+
 async def test_rejecting_and_downscaling_are_the_operators_choice() -> None:
     reject = Bench(limits=GatewayConfig.model_validate({"over_budget": "reject"}))
     assert isinstance(await reject.refusal(Detail.AUTO, max_tokens=20), ContextLengthExceeded)
