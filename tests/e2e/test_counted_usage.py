@@ -63,7 +63,7 @@ def test_usage_is_the_processors_count(counted: tuple[OpenAI, Path]) -> None:
 
 def _shown(rng: random.Random, processor: Any) -> Shown:
     detail = rng.choice(DETAILS)
-    picture = Image.new("RGB", (rng.randint(1, 900), rng.randint(1, 900)), (rng.randrange(256), 0, 0))
+    picture = Image.new("RGB", (rng.randint(10, 900), rng.randint(10, 900)), (rng.randrange(256), 0, 0))
     inputs = processor.image_processor(picture, do_image_splitting=detail != "low", return_tensors="np")
     tiles = inputs["pixel_values"].shape[1]
     buffer = io.BytesIO()
