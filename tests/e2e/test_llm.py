@@ -67,6 +67,7 @@ def test_any_kind_of_picture_gets_the_answer_of_http(llm: LLM, client: OpenAI) -
             assert output.usage.prompt_tokens == wanted.usage.prompt_tokens == len(output.prompt_token_ids or ())
             assert output.usage.completion_tokens == wanted.usage.completion_tokens
             assert output.usage.image_tokens == wanted.usage.prompt_tokens_details.image_tokens
+            assert output.usage.image_tokens == sum(used.count.image_tokens for used in output.images if used.count)
 
 
 def test_several_pictures_keep_their_order(llm: LLM, client: OpenAI) -> None:

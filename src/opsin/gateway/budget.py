@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Generic, Self, TypeVar
+from typing import Generic, TypeVar
 
 from opsin.core.conversation import Detail
 from opsin.core.errors import Code, ContextLengthExceeded, InvalidRequest, MediaError
@@ -51,14 +51,14 @@ def fit(family: F, wants: Sequence[Want], room: int | None, limits: GatewayConfi
             picture of a shape that the family does not take.
         ContextLengthExceeded: the same for ``room``.
     """
-    demand: _Demand[F] = _Demand.of(family, wants, room, limits)
+    demand = _demand(family, wants, room, limits)
     demand.refuse_excess()
     return demand.shared()
 
 
 def check(family: Family, wants: Sequence[Want], room: int | None, limits: GatewayConfig) -> None:
     """Refuses what ``fit`` refuses, without finding out how far the rest has to be scaled. Raises as ``fit`` does."""
-    _Demand.of(family, wants, room, limits).refuse_excess()
+    _demand(family, wants, room, limits).refuse_excess()
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,14 +163,6 @@ class _Demand(Generic[F]):
     single: Sequence[_Limit]
     joint: Sequence[_Limit]
 
-    @classmethod
-    def of(cls, family: F, wants: Sequence[Want], room: int | None, limits: GatewayConfig) -> Self:
-        """Counts them. Raises MediaError for a shape that the family does not take."""
-        caps = family.caps()
-        lowest = family.with_max_pixels(caps[0]) if caps else family
-        pictures = [_picture(family, lowest, want, len(wants), limits.over_budget) for want in wants]
-        return cls(family, pictures, list(_single_limits(limits)), list(_joint_limits(limits, room)))
-
     def refuse_excess(self) -> None:
         """Raises for the first limit that even the least exceeds."""
         for picture in self.pictures:
@@ -200,6 +192,14 @@ class _Demand(Generic[F]):
         lowered = within(self.family, size, fits, detail=detail, num_pictures=num_pictures)
         assert lowered is not None, "the least fits"
         return Fitted(lowered, lowered.count(size, detail, num_pictures), scaled=True)
+
+
+def _demand(family: F, wants: Sequence[Want], room: int | None, limits: GatewayConfig) -> _Demand[F]:
+    """Counts the pictures. Raises MediaError for a shape that the family does not take."""
+    caps = family.caps()
+    lowest = family.with_max_pixels(caps[0]) if caps else family
+    pictures = [_picture(family, lowest, want, len(wants), limits.over_budget) for want in wants]
+    return _Demand(family, pictures, list(_single_limits(limits)), list(_joint_limits(limits, room)))
 
 
 def _picture(family: Family, lowest: Family, want: Want, num_pictures: int, over_budget: OverBudget) -> _Picture:
