@@ -23,7 +23,7 @@ def test_the_seven_metrics_are_there_by_name() -> None:
 def test_what_an_engine_cannot_tell_is_absent() -> None:
     metrics = Metrics(stages=frozenset(), cache=False, kv=False)
     metrics.looked_up(hits=1, misses=1)
-    metrics.encoded(0.5)
+    metrics.encoded((0.5,), 1)
     metrics.kv_holds(tokens=10, image_tokens=5)
     text = metrics.render().decode()
     assert "vlm_encoder_inference_seconds" not in text
