@@ -137,7 +137,7 @@ def test_an_unknown_flag_is_a_usage_error_with_a_hint(capsys: pytest.CaptureFixt
 
 
 def test_a_hint_is_for_typing_errors_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    for words in (["--max-tokens", "3"], ["--enable-everything"]):
+    for words in (["--temperature", "3"], ["--enable-everything"]):
         with pytest.raises(SystemExit):
             parse(["serve", *words])
         assert "did you mean" not in capsys.readouterr().err
