@@ -11,11 +11,15 @@ import asyncio
 import hashlib
 import io
 import logging
+import re
 import ssl
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
+from types import MappingProxyType
+from typing import TypeVar
 
 import aiohttp
 from aiohttp.http_exceptions import HttpProcessingError
@@ -36,10 +40,17 @@ from opsin.telemetry.logs import fields
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+Read = Callable[[aiohttp.ClientResponse, FetchDeadline], Awaitable[T]]
+"""Takes what it wants of an answer that is no redirect."""
+
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _PLAIN_CODINGS = {"Content-Encoding": frozenset({"", "identity"}), "Transfer-Encoding": frozenset({"chunked"})}
+_PARTIAL, _NO_SUCH_RANGE = 206, 416
+_FROM_THE_START = re.compile(r"bytes 0-[0-9]{1,18}/([0-9]{1,18}|\*)", re.ASCII)
 _MAX_LINE_BYTES = 8192
 _MAX_HEADERS = 64
+_NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 _HEADERS = {
     "Accept": "image/*, */*;q=0.1",
     "Accept-Encoding": "identity",
@@ -47,6 +58,14 @@ _HEADERS = {
 }
 FAILURES = (aiohttp.ClientError, HttpProcessingError, OSError)
 """All that aiohttp raises about a connection or an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The first bytes of a file, and how many the whole has; None where its server does not say."""
+
+    data: bytes
+    total_bytes: int | None
 
 
 class Fetcher:
@@ -80,12 +99,16 @@ class Fetcher:
             MediaError: unreachable, too slow, no status 200, one redirect too many, or compressed.
             Overloaded: no place became free for it.
         """
-        try:
-            async with self._place():
-                return await self._fetch(target, budget)
-        except MediaError as error:
-            _log(target.url, target, error)
-            raise
+        return await self._fetch(target, partial(self._body, budget))
+
+    async def fetch_start(self, target: Target, max_bytes: int) -> Start | None:
+        """The first ``max_bytes`` at a URL, and no more, whatever is sent; None where its server has no ranges.
+
+        Raises:
+            MediaTooLarge: the whole has more than ``max_image_bytes``, as its server says.
+            MediaSourceForbidden, MediaError, Overloaded: as ``fetch``.
+        """
+        return await self._fetch(target, partial(self._start, max_bytes), {"Range": f"bytes=0-{max_bytes - 1}"})
 
     @asynccontextmanager
     async def _place(self) -> AsyncGenerator[None]:
@@ -100,10 +123,18 @@ class Fetcher:
         finally:
             self._places.release()
 
-    async def _fetch(self, target: Target, budget: ByteBudget) -> bytes:
+    async def _fetch(self, target: Target, read: Read[T], headers: Mapping[str, str] = _NO_HEADERS) -> T:
+        try:
+            async with self._place():
+                return await self._within_time(target, read, headers)
+        except MediaError as error:
+            _log(target.url, target, error)
+            raise
+
+    async def _within_time(self, target: Target, read: Read[T], headers: Mapping[str, str]) -> T:
         try:
             async with FetchDeadline(self._config) as deadline:
-                return await self._follow(target, budget, deadline)
+                return await self._follow(target, read, headers, deadline)
         except NoAddress as reason:
             raise MediaSourceForbidden(
                 "The host of the picture has no address from which pictures may be fetched."
@@ -114,11 +145,11 @@ class Fetcher:
                 code=Code.MEDIA_URL_UNREACHABLE,
             ) from failure
 
-    async def _follow(self, target: Target, budget: ByteBudget, deadline: FetchDeadline) -> bytes:
+    async def _follow(self, target: Target, read: Read[T], headers: Mapping[str, str], deadline: FetchDeadline) -> T:
         for left in range(self._config.max_redirects, -1, -1):
-            async with self._answer(target, deadline) as response:
+            async with self._answer(target, headers, deadline) as response:
                 if response.status not in _REDIRECTS:
-                    return await self._body(response, budget, deadline)
+                    return await read(response, deadline)
                 location = response.headers.get("Location", "")
             if left:
                 target = self._policy.redirect(target, location)
@@ -129,7 +160,9 @@ class Fetcher:
         )
 
     @asynccontextmanager
-    async def _answer(self, target: Target, deadline: FetchDeadline) -> AsyncGenerator[aiohttp.ClientResponse]:
+    async def _answer(
+        self, target: Target, headers: Mapping[str, str], deadline: FetchDeadline
+    ) -> AsyncGenerator[aiohttp.ClientResponse]:
         """The headers of one answer; leaving closes its connection, whatever was not read."""
         deadline.enter(Phase.RESOLVING)
         dial = Dial(await self._addresses(target))
@@ -137,7 +170,7 @@ class Fetcher:
         url = URL(target.url, encoded=True)  # encoded: what was parsed goes out, and no second parser touches it
         async with (
             self._session(dial, deadline) as session,
-            session.get(url, allow_redirects=False, proxy=self._proxy) as response,
+            session.get(url, headers=headers, allow_redirects=False, proxy=self._proxy) as response,
         ):
             yield response
 
@@ -175,24 +208,50 @@ class Fetcher:
             trace_configs=[trace],
         )
 
-    async def _body(self, response: aiohttp.ClientResponse, budget: ByteBudget, deadline: FetchDeadline) -> bytes:
+    async def _body(self, budget: ByteBudget, response: aiohttp.ClientResponse, deadline: FetchDeadline) -> bytes:
         """All bytes, counted as they arrive; ``Content-Length`` can only shorten the wait for a refusal."""
         _check_answer(response)
-        if (response.content_length or 0) > self._max_image_bytes:
-            raise self._too_large()
-        deadline.enter(Phase.READING)
-        body = io.BytesIO()
-        deadline.received(0)
-        async for piece in response.content.iter_any():
-            if body.tell() + len(piece) > self._max_image_bytes:
-                raise self._too_large()
-            budget.take(len(piece))
-            body.write(piece)
-            deadline.received(body.tell())
-        return body.getvalue()
+        self._check_length(response.content_length)
+        data = await _up_to(self._max_image_bytes + 1, response, deadline, budget)
+        self._check_length(len(data))
+        return data
 
-    def _too_large(self) -> MediaTooLarge:
-        return MediaTooLarge(f"The picture has more than {self._max_image_bytes} bytes (max_image_bytes).")
+    async def _start(self, max_bytes: int, response: aiohttp.ClientResponse, deadline: FetchDeadline) -> Start | None:
+        """Of a server that takes no notice of the range it is the beginning of the whole."""
+        if response.status == _NO_SUCH_RANGE:
+            return None
+        total_bytes = response.content_length
+        if response.status == _PARTIAL:
+            found = _FROM_THE_START.fullmatch(response.headers.get("Content-Range", ""))
+            if found is None:
+                return None
+            total_bytes = None if found[1] == "*" else int(found[1])
+        _check_answer(response, _PARTIAL)
+        self._check_length(total_bytes)
+        data = await _up_to(max_bytes, response, deadline)
+        is_whole = response.status != _PARTIAL and len(data) < max_bytes
+        return Start(data, len(data) if is_whole else total_bytes)
+
+    def _check_length(self, num_bytes: int | None) -> None:
+        if (num_bytes or 0) > self._max_image_bytes:
+            raise MediaTooLarge(f"The picture has more than {self._max_image_bytes} bytes (max_image_bytes).")
+
+
+async def _up_to(
+    max_bytes: int, response: aiohttp.ClientResponse, deadline: FetchDeadline, budget: ByteBudget | None = None
+) -> bytes:
+    """The body, counted as it arrives."""
+    deadline.enter(Phase.READING)
+    deadline.received(0)
+    body = io.BytesIO()
+    async for piece in response.content.iter_any():
+        body.write(piece[: max_bytes - body.tell()])
+        if body.tell() == max_bytes:
+            break
+        if budget is not None:
+            budget.take(len(piece))
+        deadline.received(body.tell())
+    return body.getvalue()
 
 
 @cache
@@ -212,9 +271,9 @@ def _any_address(_: Address) -> bool:
     return True
 
 
-def _check_answer(response: aiohttp.ClientResponse) -> None:
-    """Raises MediaError unless the answer is a whole body, as it is."""
-    if response.status != 200:
+def _check_answer(response: aiohttp.ClientResponse, *others: int) -> None:
+    """Raises MediaError unless the answer is a body, as it is, of status 200 or one of ``others``."""
+    if response.status not in (200, *others):
         raise MediaError(
             f"The server of the picture answers with status {response.status}.", code=Code.MEDIA_URL_STATUS
         )

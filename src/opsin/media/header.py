@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
-from opsin.core.errors import MediaUndecodable, UnsupportedMediaType
+from opsin.core.errors import Code, MediaUndecodable, UnsupportedMediaType
 from opsin.media.containers import bmp, gif, heif, jpeg, png, tiff, webp
-from opsin.media.types import ImageFormat, ImageHeader
+from opsin.media.types import HeaderSoFar, ImageFormat, ImageHeader
 from opsin.media.undecodable import Failure, undecodable
 
-_READERS: Mapping[ImageFormat, Callable[[bytes], ImageHeader]] = {
+_READERS: Mapping[ImageFormat, Callable[[bytes], Iterator[HeaderSoFar]]] = {
     ImageFormat.JPEG: jpeg.read,
     ImageFormat.PNG: png.read,
     ImageFormat.WEBP: webp.read,
@@ -62,17 +62,38 @@ def read_header(data: bytes, param: str | None, accepted: Collection[ImageFormat
         UnsupportedMediaType: another format; the message names it when it is known.
         MediaUndecodable: an accepted format whose header is cut (``image_truncated``) or damaged.
     """
+    *_, last = _walked(data, param, accepted)
+    return last.header
+
+
+def read_start(data: bytes, param: str | None, accepted: Collection[ImageFormat]) -> HeaderSoFar | None:
+    """What the beginning of a file says; None where it ends before the size is told.
+
+    Raises:
+        UnsupportedMediaType, MediaUndecodable: as ``read_header``, but for what is only cut.
+    """
+    found = None
+    try:
+        for found in _walked(data, param, accepted):  # noqa: B007 - the last one counts
+            pass
+    except MediaUndecodable as error:
+        if error.code != Code.IMAGE_TRUNCATED:
+            raise
+    return found
+
+
+def _walked(data: bytes, param: str | None, accepted: Collection[ImageFormat]) -> Iterator[HeaderSoFar]:
     if not data:
         raise undecodable(Failure.TRUNCATED, param)
     reader = _READERS[_accepted_format(data, param, accepted)]
     try:
-        header = reader(data)
+        for found in reader(data):
+            if found.header.size.width == 0 or found.header.size.height == 0:
+                raise undecodable(Failure.UNDECODABLE)
+            yield found
     except MediaUndecodable as error:
         error.param = param
         raise
-    if header.size.width == 0 or header.size.height == 0:
-        raise undecodable(Failure.UNDECODABLE, param)
-    return header
 
 
 def _accepted_format(data: bytes, param: str | None, accepted: Collection[ImageFormat]) -> ImageFormat:

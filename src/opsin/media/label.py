@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from opsin.core.errors import Code, MediaError
 from opsin.core.warnings import AnswerWarning, WarningCode
-from opsin.media.types import ImageFormat, MediaBytes
+from opsin.media.types import Glance, ImageFormat, MediaBytes
 
 _SAYS_NOTHING = frozenset({"", "image/*", "*/*", "application/octet-stream", "binary/octet-stream"})
 """What senders state that do not know; the last is S3's."""
@@ -40,12 +40,12 @@ def check_label(media: MediaBytes, *, strict: bool) -> MediaBytes:
     return media
 
 
-def label_warnings(media: Sequence[MediaBytes]) -> Iterator[AnswerWarning]:
+def label_warnings(media: Sequence[MediaBytes | Glance]) -> Iterator[AnswerWarning]:
     """One for each picture with a wrong label."""
     for picture in media:
         if picture.mislabelled:
             yield AnswerWarning(WarningCode.MEDIA_TYPE_MISMATCH, f"{_found(picture)}.", picture.param)
 
 
-def _found(media: MediaBytes) -> str:
+def _found(media: MediaBytes | Glance) -> str:
     return f"The picture's bytes are {media.header.format.mime}, its stated media type is another one"

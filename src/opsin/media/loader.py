@@ -25,16 +25,18 @@ from opsin.media.blocking import BlockingCalls
 from opsin.media.budget import ByteBudget
 from opsin.media.config import MediaConfig
 from opsin.media.dns import Lookup, system_lookup
-from opsin.media.fetch import Fetcher
-from opsin.media.header import read_header
+from opsin.media.fetch import Fetcher, Start
+from opsin.media.header import read_header, read_start
 from opsin.media.label import check_label, labelled
 from opsin.media.local_files import LocalFiles
 from opsin.media.policy import Target
-from opsin.media.types import Lift, LiftedMedia, MediaBytes
+from opsin.media.types import Glance, Lift, LiftedMedia, MediaBytes
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]{0,15}):")
 _LARGE = 2**20
 """Bytes, or characters of a URL, from which on a picture is hashed beside the event loop (0.55 ms each)."""
+_STARTS = (2**16, 2**20)
+"""Bytes to ask for when only a header is wanted. The first hold it but for what a camera puts before the picture."""
 _MAX_READS = 32
 _MAX_HASHES = 4
 
@@ -72,16 +74,23 @@ class MediaLoader:
             MediaError: of a picture that is wrong, with its ``param``; or of the request as a whole.
             Overloaded: too many pictures are being fetched.
         """
-        limits.check_count(len(refs), self._config)
-        found: list[MediaBytes | _Named] = []
-        for ref in refs:
-            with _about(ref):
-                found.append(await self._found(ref, lifted))
-        self._check_num_remote(found)
+        found = await self._all_found(refs, lifted)
         budget = ByteBudget(self._config.fetch.max_bytes_per_request)
         loaded = await together(self._loaded(ref, one, budget) for ref, one in zip(refs, found, strict=True))
         limits.check_decoded_bytes((media.header for media in loaded), self._config)
         return loaded
+
+    async def glance(self, refs: Sequence[MediaRef], lifted: LiftedMedia = NONE_LIFTED) -> tuple[Glance, ...]:
+        """What ``load`` would find, but of pictures on the network no more is fetched than tells their size.
+
+        Raises:
+            OpsinError: as ``load``, as far as the beginnings of the pictures and their servers' words about them tell.
+        """
+        found = await self._all_found(refs, lifted)
+        budget = ByteBudget(self._config.fetch.max_bytes_per_request)
+        seen = await together(self._seen(ref, one, budget) for ref, one in zip(refs, found, strict=True))
+        limits.check_decoded_bytes((one.header for one in seen), self._config)
+        return seen
 
     def load_file(self, path: Path, param: str) -> MediaBytes:
         """A picture from the disk, for commands of this machine's user; never for a path out of a request. Blocks.
@@ -95,6 +104,15 @@ class MediaLoader:
         except OSError:
             raise MediaError(f"{path.name} cannot be read.", code=Code.MEDIA_FILE_UNREADABLE, param=param) from None
         return inspect(data, self._config, param)
+
+    async def _all_found(self, refs: Sequence[MediaRef], lifted: LiftedMedia) -> list[MediaBytes | _Named]:
+        limits.check_count(len(refs), self._config)
+        found: list[MediaBytes | _Named] = []
+        for ref in refs:
+            with _about(ref):
+                found.append(await self._found(ref, lifted))
+        self._check_num_remote(found)
+        return found
 
     async def _found(self, ref: MediaRef, lifted: LiftedMedia) -> MediaBytes | _Named:
         """The picture itself if it came with the request, else where to read it. Touches neither network nor disk."""
@@ -138,6 +156,27 @@ class MediaLoader:
             look = partial(inspect, data, self._config, ref.param)
             return await self._hashes.run(look) if len(data) >= _LARGE else look()
 
+    async def _seen(self, ref: MediaRef, found: MediaBytes | _Named, budget: ByteBudget) -> Glance:
+        if isinstance(found, Target):
+            with _about(ref):
+                glance = await self._from_start(ref, found, budget)
+            if glance is not None:
+                return glance
+        return _glance(await self._loaded(ref, found, budget))
+
+    async def _from_start(self, ref: MediaRef, target: Target, budget: ByteBudget) -> Glance | None:
+        """None where the whole has to be fetched."""
+        for max_bytes in _STARTS:
+            start = await self._fetcher.fetch_start(target, max_bytes)
+            if start is None:
+                return None
+            look = partial(_look, start, self._config, ref.param)
+            glance = await self._hashes.run(look) if len(start.data) >= _LARGE else look()
+            if glance is not None:
+                budget.take(max(len(start.data), start.total_bytes or 0))
+                return glance
+        return None
+
     def _folder(self) -> LocalFiles:
         if self._files is None:
             raise MediaSourceForbidden(
@@ -178,6 +217,21 @@ def inspect(data: bytes, config: MediaConfig, param: str) -> MediaBytes:
     header = read_header(data, param, config.formats)
     limits.check_size(header, config, param)
     return MediaBytes(data, hashlib.sha256(data).hexdigest(), header, param)
+
+
+def _look(start: Start, config: MediaConfig, param: str) -> Glance | None:
+    """Under the same limits; None where the size is not told yet."""
+    if start.total_bytes == len(start.data):
+        return _glance(inspect(start.data, config, param))
+    found = read_start(start.data, param, config.formats)
+    if found is None:
+        return None
+    limits.check_size(found.header, config, param)
+    return Glance(found.header, found.is_settled, param)
+
+
+def _glance(media: MediaBytes) -> Glance:
+    return Glance(media.header, is_settled=True, param=media.param, mislabelled=media.mislabelled)
 
 
 def _scheme_of(url: str) -> str:

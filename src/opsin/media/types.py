@@ -49,6 +49,14 @@ class ImageHeader:
 
 
 @dataclass(frozen=True, slots=True)
+class HeaderSoFar:
+    """What a file says up to some place. ``is_settled``: nothing behind it can turn the picture."""
+
+    header: ImageHeader
+    is_settled: bool
+
+
+@dataclass(frozen=True, slots=True)
 class MediaBytes:
     """A loaded picture, not decoded. ``param`` names its place in the request.
 
@@ -61,6 +69,16 @@ class MediaBytes:
     header: ImageHeader
     param: str
     base64: memoryview | None = None
+    mislabelled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Glance:
+    """What is known of a picture before its bytes are needed. The fields are those of HeaderSoFar and MediaBytes."""
+
+    header: ImageHeader
+    is_settled: bool
+    param: str
     mislabelled: bool = False
 
 

@@ -22,7 +22,7 @@ from opsin.engine.api import (
 )
 from opsin.media.loader import MediaLoader
 from opsin.media.pool import RenderPool
-from opsin.media.types import LiftedMedia, MediaBytes, RenderedPicture
+from opsin.media.types import Glance, LiftedMedia, MediaBytes, RenderedPicture
 from opsin.vision.plan import RenderRecipe
 
 
@@ -37,6 +37,11 @@ class DelayedLoader:
         """See MediaLoader."""
         await asyncio.sleep(self._seconds)
         return await self._loader.load(refs, lifted)
+
+    async def glance(self, refs: Sequence[MediaRef], lifted: LiftedMedia) -> tuple[Glance, ...]:
+        """See MediaLoader."""
+        await asyncio.sleep(self._seconds)
+        return await self._loader.glance(refs, lifted)
 
 
 class DelayedRenderer:

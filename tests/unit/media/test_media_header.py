@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from opsin.core.errors import MediaUndecodable, UnsupportedMediaType
 from opsin.media.config import ACCEPTED_BY_DEFAULT as FORMATS
 from opsin.media.containers import exif
-from opsin.media.header import read_header
-from opsin.media.types import ImageFormat, ImageHeader
+from opsin.media.header import read_header, read_start
+from opsin.media.types import HeaderSoFar, ImageFormat, ImageHeader
 from opsin.vision.plan import Size
 from tests.corpus import pictures
 from tests.corpus.pictures import GoodPicture, chunk, encoded, exif_block, idat, ihdr, png, scene, segment, with_chunk
@@ -136,6 +136,52 @@ def test_apng_frames_come_from_actl_before_the_pixels() -> None:
     pixels = idat([bytes(3)])
     assert read_header(png(ihdr(1, 1), control, pixels), "p", FORMATS) == ImageHeader(ImageFormat.PNG, Size(1, 1), 1, 7)
     assert read_header(png(ihdr(1, 1), pixels, control), "p", FORMATS).frames == 1
+
+
+MAGIC_BYTES = 64
+"""Enough to tell any format."""
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.sampled_from(GOOD_DATA), st.data())
+def test_a_start_says_nothing_or_the_truth(data: bytes, draw: st.DataObject) -> None:
+    whole = read_header(data, "p", tuple(ImageFormat))
+    found = read_start(data[: draw.draw(st.integers(MAGIC_BYTES, len(data)))], "p", tuple(ImageFormat))
+    if found is not None:
+        assert (found.header.format, found.header.size) == (whole.format, whole.size)
+        assert not found.is_settled or found.header.orientation == whole.orientation
+    assert read_start(data, "p", tuple(ImageFormat)) == HeaderSoFar(whole, is_settled=True)
+
+
+@pytest.mark.parametrize(
+    ("image_format", "block", "is_settled"),
+    [
+        ("jpeg", b"", True),
+        ("jpeg", b"Exif\0\0" + exif_block(6), True),
+        ("webp", b"", True),
+        ("webp", exif_block(6), False),
+        ("png", b"", False),
+        ("gif", b"", True),
+    ],
+)
+def test_whether_what_follows_the_first_pixels_can_turn_the_picture(
+    image_format: str, block: bytes, is_settled: bool
+) -> None:
+    data = encoded(scene("P" if image_format == "gif" else "RGB"), image_format, **({"exif": block} if block else {}))
+    found = read_start(data[: len(data) // 2], "p", FORMATS)
+    assert found is not None
+    assert (found.header.size, found.is_settled) == (read_header(data, "p", FORMATS).size, is_settled)
+
+
+def test_a_start_that_cannot_become_a_picture_is_refused() -> None:
+    for data, error in (
+        (b"%PDF-1.4 and so on", UnsupportedMediaType),
+        (pictures.SIGNATURE + ihdr(0, 5) + bytes(4), MediaUndecodable),
+        (b"\xff\xd8\xff\xe0\0\1" + bytes(99), MediaUndecodable),
+    ):
+        with pytest.raises(error) as caught:
+            read_start(data, "here", FORMATS)
+        assert caught.value.param == "here"
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,8 @@
 """One file per accepted container: what it says about its picture, read by walking it, without any decoder.
 
+Each yields a header as soon as it knows the size, and again when it knows more; the last one is the whole file's. What
+was cut raises only where the cut is, so that a beginning is of use to whoever asked for no more.
+
 Walks are bounded (``MAX_CHUNKS``) and linear, and every length is checked against the data before it is followed. They
 raise ``MediaUndecodable`` without ``param``; ``header.read_header`` adds it. They do not check pixels or checksums.
 """

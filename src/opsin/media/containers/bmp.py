@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 
-from opsin.media.types import ImageFormat, ImageHeader
+from opsin.media.types import HeaderSoFar, ImageFormat, ImageHeader
 from opsin.media.undecodable import Failure, undecodable
 from opsin.vision.plan import Size
 
@@ -13,7 +14,7 @@ _OS2_HEADER_BYTES = 12
 _HEADER_BYTES = (40, 52, 56, 64, 108, 124)
 
 
-def read(data: bytes) -> ImageHeader:
+def read(data: bytes) -> Iterator[HeaderSoFar]:
     """The header of a BMP file. A negative height means rows from top to bottom."""
     (length,) = _unpack("<I", data, _FILE_HEADER_BYTES)
     if length == _OS2_HEADER_BYTES:
@@ -24,7 +25,7 @@ def read(data: bytes) -> ImageHeader:
         raise undecodable(Failure.UNDECODABLE)
     if width < 0:
         raise undecodable(Failure.UNDECODABLE)
-    return ImageHeader(ImageFormat.BMP, Size(width, abs(height)), orientation=1, frames=1)
+    yield HeaderSoFar(ImageHeader(ImageFormat.BMP, Size(width, abs(height)), orientation=1, frames=1), is_settled=True)
 
 
 def _unpack(form: str, data: bytes, position: int) -> tuple[int, ...]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 
-from opsin.media.types import ImageFormat, ImageHeader
+from opsin.media.types import HeaderSoFar, ImageFormat, ImageHeader
 from opsin.media.undecodable import Failure, undecodable
 from opsin.vision.plan import Size
 
@@ -14,7 +15,7 @@ _IMAGE, _EXTENSION = 0x2C, 0x21
 _SCREEN_BYTES, _DESCRIPTOR_BYTES = 13, 10
 
 
-def read(data: bytes) -> ImageHeader:
+def read(data: bytes) -> Iterator[HeaderSoFar]:
     """The header of a GIF file. The size covers the screen and a first frame that reaches beyond it, as in Pillow.
 
     Frames after the end of a bounded walk are not counted. A file that ends between blocks after its first frame is
@@ -28,11 +29,14 @@ def read(data: bytes) -> ImageHeader:
     if frame is None or not all(frame[2:]):
         raise undecodable(Failure.TRUNCATED if walk.is_at_end else Failure.UNDECODABLE)
     left, top, frame_width, frame_height = frame
+    size = Size(max(width, left + frame_width), max(height, top + frame_height))
+    yield HeaderSoFar(ImageHeader(ImageFormat.GIF, size, 1, 1), is_settled=True)
+    walk.skip_pixels()
     frames = 1
     while walk.next_frame():
+        walk.skip_pixels()
         frames += 1
-    size = Size(max(width, left + frame_width), max(height, top + frame_height))
-    return ImageHeader(ImageFormat.GIF, size, 1, frames)
+    yield HeaderSoFar(ImageHeader(ImageFormat.GIF, size, 1, frames), is_settled=True)
 
 
 class _Walk:
@@ -49,7 +53,7 @@ class _Walk:
         return self._position >= len(self._data)
 
     def next_frame(self) -> tuple[int, int, int, int] | None:
-        """Left, top, width and height of the next frame, whose data is walked over; None at the end of the file."""
+        """Left, top, width and height of the next frame, whose pixels come next; None at the end of the file."""
         while self._steps_left > 0 and not self.is_at_end:
             self._steps_left -= 1
             kind = self._data[self._position]
@@ -61,12 +65,16 @@ class _Walk:
             self._skip_sub_blocks()
         return None
 
+    def skip_pixels(self) -> None:
+        """Walks over the data of the frame that was found last."""
+        self._advance(1)  # the LZW code size
+        self._skip_sub_blocks()
+
     def _frame(self) -> tuple[int, int, int, int]:
         start = self._position
         self._advance(_DESCRIPTOR_BYTES)
         left, top, width, height, flags = struct.unpack_from("<HHHHB", self._data, start + 1)
-        self._advance(_palette_bytes(flags) + 1)  # one byte: the LZW code size
-        self._skip_sub_blocks()
+        self._advance(_palette_bytes(flags))
         return left, top, width, height
 
     def _skip_sub_blocks(self) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from opsin.media.containers import MAX_CHUNKS
 from opsin.media.containers.boxes import FULL_BOX_BYTES, Box, boxes, children, find, number
-from opsin.media.types import ImageFormat, ImageHeader
+from opsin.media.types import HeaderSoFar, ImageFormat, ImageHeader
 from opsin.media.undecodable import Failure, undecodable
 from opsin.vision.plan import Size
 
@@ -40,27 +40,34 @@ class _Picture:
     is_cropped: bool = False
 
 
-def read_heic(data: bytes) -> ImageHeader:
+def read_heic(data: bytes) -> Iterator[HeaderSoFar]:
     """The header of a HEIC file. A file with several pictures counts as its primary one."""
-    picture, size = _primary(data)
-    return ImageHeader(ImageFormat.HEIC, size, picture.orientation, frames=1)
+    for picture, size in _described(data):
+        yield HeaderSoFar(ImageHeader(ImageFormat.HEIC, size, picture.orientation, frames=1), is_settled=True)
 
 
-def read_avif(data: bytes) -> ImageHeader:
+def read_avif(data: bytes) -> Iterator[HeaderSoFar]:
     """The header of an AVIF file. No decoder crops one, but browsers do, so a crop is refused."""
-    picture, size = _primary(data)
-    if picture.is_cropped:
-        raise undecodable(Failure.UNSUPPORTED)
-    return ImageHeader(ImageFormat.AVIF, size, picture.orientation, _frames(data))
+    for picture, size in _described(data):
+        if picture.is_cropped:
+            raise undecodable(Failure.UNSUPPORTED)
+        header = ImageHeader(ImageFormat.AVIF, size, picture.orientation, frames=1)
+        yield HeaderSoFar(header, is_settled=True)
+        yield HeaderSoFar(replace(header, frames=_frames(data)), is_settled=True)
 
 
-def _primary(data: bytes) -> tuple[_Picture, Size]:
-    meta = None
-    for box in boxes(data, 0, len(data)):  # to the end, because a file that was cut has to be seen as such
-        if box.kind == b"meta" and meta is None:
-            meta = box
-    if meta is None:
+def _described(data: bytes) -> Iterator[tuple[_Picture, Size]]:
+    """The primary picture, where the first description comes; then to the end, to see whether the file was cut."""
+    is_described = False
+    for box in boxes(data, 0, len(data)):
+        if box.kind == b"meta" and not is_described:
+            is_described = True
+            yield _primary(data, box)
+    if not is_described:
         raise undecodable(Failure.UNDECODABLE)
+
+
+def _primary(data: bytes, meta: Box) -> tuple[_Picture, Size]:
     inside = {box.kind: box for box in reversed(list(children(data, meta, FULL_BOX_BYTES)))}
     if not {b"pitm", b"iprp"} <= inside.keys():
         raise undecodable(Failure.UNDECODABLE)

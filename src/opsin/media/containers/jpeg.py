@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from opsin.media.containers import MAX_CHUNKS, exif
 from opsin.media.containers.ifd import first_at, layout_of, read_directory
-from opsin.media.types import ImageFormat, ImageHeader
+from opsin.media.types import HeaderSoFar, ImageFormat, ImageHeader
 from opsin.media.undecodable import Failure, undecodable
 from opsin.vision.plan import Size
 
@@ -24,7 +24,7 @@ _MPF_PREFIX = b"MPF\0"
 _NUM_PICTURES = 0xB001
 
 
-def read(data: bytes) -> ImageHeader:
+def read(data: bytes) -> Iterator[HeaderSoFar]:
     """The header of a JPEG file. A file with several pictures (MPO) counts as its first; ``frames`` is their number."""
     size: Size | None = None
     orientation: int | None = None
@@ -34,6 +34,8 @@ def read(data: bytes) -> ImageHeader:
             if size is not None:
                 raise undecodable(Failure.UNDECODABLE)
             size = _frame_size(segment)
+            header = ImageHeader(ImageFormat.JPEG, size, orientation or 1, frames)
+            yield HeaderSoFar(header, is_settled=orientation is not None)
         elif marker == _APP1 and orientation is None and segment.startswith(exif.EXIF_PREFIX):
             orientation = exif.orientation(segment)
         elif marker == _APP2 and segment.startswith(_MPF_PREFIX):
@@ -42,7 +44,7 @@ def read(data: bytes) -> ImageHeader:
         raise undecodable(Failure.UNDECODABLE)
     if data.count(_SCAN) > _MAX_SCANS:
         raise undecodable(Failure.UNSUPPORTED)
-    return ImageHeader(ImageFormat.JPEG, size, orientation or 1, frames)
+    yield HeaderSoFar(ImageHeader(ImageFormat.JPEG, size, orientation or 1, frames), is_settled=True)
 
 
 def _num_pictures(index: bytes) -> int:

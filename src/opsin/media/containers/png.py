@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Iterator
 
 from opsin.media.containers import MAX_CHUNKS, exif
-from opsin.media.types import ImageFormat, ImageHeader
+from opsin.media.types import HeaderSoFar, ImageFormat, ImageHeader
 from opsin.media.undecodable import Failure, undecodable
 from opsin.vision.plan import Size
 
@@ -22,22 +22,24 @@ Transparency = int | tuple[int, int, int] | bytes
 """A grey level, a colour, or one alpha per palette entry; in 8 bits, but a level of 16-bit grey in 16."""
 
 
-def read(data: bytes) -> ImageHeader:
+def read(data: bytes) -> Iterator[HeaderSoFar]:
     """The header of a PNG file. eXIf may come after the pixels, so the walk goes to IEND."""
     size: Size | None = None
     orientation, frames, has_pixels = 1, 1, False
     for kind, start, end in _chunks(data):
         if size is None:
             size = _declared_size(data, kind, start, end)
+            yield HeaderSoFar(ImageHeader(ImageFormat.PNG, size, orientation, frames), is_settled=False)
         elif kind == b"eXIf":
             orientation = exif.orientation(data[start:end])
+            yield HeaderSoFar(ImageHeader(ImageFormat.PNG, size, orientation, frames), is_settled=False)
         elif kind == b"acTL" and not has_pixels and end - start >= 4:
             frames = max(1, int.from_bytes(data[start : start + 4], "big"))
         elif kind == b"IDAT":
             has_pixels = True
     if size is None or not has_pixels:
         raise undecodable(Failure.UNDECODABLE)
-    return ImageHeader(ImageFormat.PNG, size, orientation, frames)
+    yield HeaderSoFar(ImageHeader(ImageFormat.PNG, size, orientation, frames), is_settled=True)
 
 
 def has_good_checksums(data: bytes) -> bool:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from opsin.media.containers import MAX_CHUNKS
 from opsin.media.containers.exif import ORIENTATION, valid_orientation
 from opsin.media.containers.ifd import Directory, Layout, first_at, layout_of, read_directory
-from opsin.media.types import ImageFormat, ImageHeader
+from opsin.media.types import HeaderSoFar, ImageFormat, ImageHeader
 from opsin.media.undecodable import Failure, undecodable
 from opsin.vision.plan import Size
 
@@ -15,7 +17,7 @@ _REDUCED = 0x1
 """A page that is a smaller version of another one: a camera's raw file shows only that to whoever cannot read it."""
 
 
-def read(data: bytes) -> ImageHeader:
+def read(data: bytes) -> Iterator[HeaderSoFar]:
     """The header of a TIFF file. Pages beyond a bounded walk do not count, nor does a chain that bites its tail."""
     layout = layout_of(data)
     position = first_at(data, layout) if layout else None
@@ -28,7 +30,8 @@ def read(data: bytes) -> ImageHeader:
     if first.values.get(_KIND, 0) & _REDUCED:
         raise undecodable(Failure.UNSUPPORTED)
     orientation = valid_orientation(first.values.get(ORIENTATION))
-    return ImageHeader(ImageFormat.TIFF, Size(width, height), orientation, _pages(data, position, first, layout))
+    pages = _pages(data, position, first, layout)
+    yield HeaderSoFar(ImageHeader(ImageFormat.TIFF, Size(width, height), orientation, pages), is_settled=True)
 
 
 def _first(data: bytes, position: int, layout: Layout) -> Directory:

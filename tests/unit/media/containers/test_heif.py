@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from itertools import product
 
 import pytest
@@ -9,7 +10,7 @@ from PIL import Image
 
 from opsin.core.errors import MediaUndecodable
 from opsin.media.containers import heif
-from opsin.media.types import ImageFormat, ImageHeader
+from opsin.media.types import HeaderSoFar, ImageFormat, ImageHeader
 from opsin.vision.plan import Size
 from tests.corpus.rare import box, clap, full_box, ispe
 from tests.corpus.rare import heif as made
@@ -25,6 +26,11 @@ FOR_EXIF = {
 }
 
 
+def _last(read: Callable[[bytes], Iterator[HeaderSoFar]], data: bytes) -> ImageHeader:
+    *_, last = read(data)
+    return last.header
+
+
 def transposed(picture: Image.Image, name: str | None) -> Image.Image:
     return picture if name is None else picture.transpose(Image.Transpose[name])
 
@@ -36,22 +42,22 @@ def test_turns_and_mirrors_are_applied_in_the_order_of_the_list(steps: tuple[tup
     for step in steps:
         expected = transposed(expected, TURNS[step])
     data = made(b"avif", ispe(3, 2), *(box(kind.encode(), bytes([value])) for kind, value in steps))
-    header = heif.read_avif(data)
+    header = _last(heif.read_avif, data)
     assert header.upright == Size(*expected.size)
     assert transposed(stored, FOR_EXIF.get(header.orientation)).tobytes() == expected.tobytes()
 
 
 def test_the_order_is_that_of_the_list_and_not_of_the_properties() -> None:
     properties = (ispe(3, 2), box(b"imir", b"\1"), box(b"irot", b"\1"))
-    assert heif.read_avif(made(b"avif", *properties)).orientation == 5
-    assert heif.read_avif(made(b"avif", *properties, order=(1, 3, 2))).orientation == 7
+    assert _last(heif.read_avif, made(b"avif", *properties)).orientation == 5
+    assert _last(heif.read_avif, made(b"avif", *properties, order=(1, 3, 2))).orientation == 7
 
 
 def test_a_crop_of_padding_is_the_size() -> None:
-    header = heif.read_heic(made(b"heic", ispe(128, 64), clap(66, 33), box(b"irot", b"\1")))
+    header = _last(heif.read_heic, made(b"heic", ispe(128, 64), clap(66, 33), box(b"irot", b"\1")))
     assert header == ImageHeader(ImageFormat.HEIC, Size(66, 33), 8, 1)
     with pytest.raises(MediaUndecodable):
-        heif.read_heic(made(b"heic", ispe(128, 64), clap(64, 33)))
+        _last(heif.read_heic, made(b"heic", ispe(128, 64), clap(64, 33)))
 
 
 def test_only_the_primary_picture_counts() -> None:
@@ -59,7 +65,7 @@ def test_only_the_primary_picture_counts() -> None:
     associations = b"\0\0\0\2" + b"\0\2\2\x81\x83" + b"\0\1\1\x82"
     iprp = box(b"iprp", box(b"ipco", ispe(9, 9), ispe(3, 2), box(b"irot", b"\2")), full_box(b"ipma", associations))
     meta = full_box(b"meta", full_box(b"pitm", b"\0\1"), iprp)
-    header = heif.read_heic(box(b"ftyp", b"heic", bytes(4)) + meta)
+    header = _last(heif.read_heic, box(b"ftyp", b"heic", bytes(4)) + meta)
     assert (header.size, header.orientation) == (Size(3, 2), 1)
 
 
@@ -67,7 +73,7 @@ def test_wide_numbers_of_items_and_properties() -> None:
     associations = b"\0\0\0\1" + b"\0\0\0\7" + b"\1" + b"\x80\1"
     iprp = box(b"iprp", box(b"ipco", ispe(3, 2)), full_box(b"ipma", associations, version=1, flags=1))
     meta = full_box(b"meta", full_box(b"pitm", b"\0\0\0\7", version=1), iprp)
-    assert heif.read_heic(box(b"ftyp", b"heic", bytes(4)) + meta).size == Size(3, 2)
+    assert _last(heif.read_heic, box(b"ftyp", b"heic", bytes(4)) + meta).size == Size(3, 2)
 
 
 def test_a_table_that_names_one_picture_again_and_again_is_damage() -> None:
@@ -82,5 +88,5 @@ def test_a_table_that_names_one_picture_again_and_again_is_damage() -> None:
 def test_frames_are_the_samples_of_the_first_track() -> None:
     samples = full_box(b"stsz", bytes(4), b"\0\0\0\5")
     track = box(b"trak", box(b"mdia", box(b"minf", box(b"stbl", samples))))
-    assert heif.read_avif(made(b"avis", ispe(3, 2), behind=box(b"moov", track))).frames == 5
-    assert heif.read_avif(made(b"avis", ispe(3, 2), behind=box(b"moov"))).frames == 1
+    assert _last(heif.read_avif, made(b"avis", ispe(3, 2), behind=box(b"moov", track))).frames == 5
+    assert _last(heif.read_avif, made(b"avis", ispe(3, 2), behind=box(b"moov"))).frames == 1
