@@ -147,11 +147,7 @@ class ChatService:
             raise EngineError(reason, retry_after_s=2)
 
     def _sampling(self, request: SamplingFields, max_tokens: int | None) -> SamplingParams:
-        if max_tokens is not None and request.min_tokens > max_tokens:
-            raise InvalidRequest(
-                f"'min_tokens' is {request.min_tokens}, but only {max_tokens} output tokens are left",
-                param="min_tokens",
-            )
+        check_min_tokens(request, max_tokens)
         defaults = self._defaults
         top_k = request.top_k if request.top_k is not None else defaults.top_k
         return SamplingParams(
@@ -208,6 +204,15 @@ def _prompt_and_sampling(request: ChatCompletionRequest | RawRequest) -> tuple[P
     if isinstance(request, RawRequest):
         return request.prompt, request.sampling
     return to_conversation(request), request
+
+
+def check_min_tokens(request: SamplingFields, max_tokens: int | None) -> None:
+    """Raises InvalidRequest when a request wants more output than is left."""
+    if max_tokens is not None and request.min_tokens > max_tokens:
+        raise InvalidRequest(
+            f"'min_tokens' is {request.min_tokens}, but only {max_tokens} output tokens are left",
+            param="min_tokens",
+        )
 
 
 async def collect(answer: AsyncGenerator[AnswerEvent, None]) -> tuple[str, Done]:

@@ -14,24 +14,17 @@ from typing import Protocol
 
 from opsin.cache.keys import FeatureKeys
 from opsin.core.conversation import UNBOUNDED, Prompt, RawPrompt
-from opsin.core.errors import ContextLengthExceeded, UnsupportedParameter
+from opsin.core.errors import UnsupportedParameter
 from opsin.core.together import together
 from opsin.core.warnings import AnswerWarning, WarningCode
 from opsin.engine.api import ChatPrompt, Engine, Picture, TokenPrompt
-from opsin.gateway.budget import Fitted, Want, check, fit
-from opsin.gateway.config import GatewayConfig
+from opsin.gateway.budget import Fitted, Want
+from opsin.gateway.fitting import LONG_TEXT_CHARS, PromptFitter
 from opsin.media.types import ImageHeader, MediaBytes, RenderedPicture
-from opsin.prompt.build import PromptBuilder, TokenisedPrompt
+from opsin.prompt.build import PromptBuilder
 from opsin.prompt.guard import TextGuard
 from opsin.telemetry.metrics import Metrics
-from opsin.vision.bounds import bounded
-from opsin.vision.plan import Count, Family, NativeFamily, RenderRecipe, VisionPlan
-
-LONG_TEXT_CHARS = 8192
-"""Longer texts are read beside the event loop; the hop costs more than tokenising a short one."""
-
-ANSWER_TOKENS = 256
-"""What scaled pictures leave of the context for an answer of no stated length, but at most an eighth of it."""
+from opsin.vision.plan import Count, Family, RenderRecipe, VisionPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,23 +89,19 @@ class TokenPreparer:
     def __init__(
         self,
         *,
-        family: NativeFamily,
+        fitter: PromptFitter,
         keys: FeatureKeys,
         engine: Engine,
         renderer: Renderer,
         builder: PromptBuilder,
         metrics: Metrics,
-        limits: GatewayConfig,
-        max_model_len: int,
     ) -> None:
-        self._family = family
+        self._fitter = fitter
         self._keys = keys
         self._engine = engine
         self._renderer = renderer
         self._builder = builder
         self._metrics = metrics
-        self._limits = limits
-        self._max_model_len = max_model_len
 
     async def prepare(
         self,
@@ -124,72 +113,27 @@ class TokenPreparer:
     ) -> Prepared:
         """See Preparer."""
         prompt = self._builder.settle(prompt)
-        family = bounded(self._family, prompt.bounds)
         wants = [
             Want(picture.header.upright, ref.detail, picture.param)
             for picture, ref in zip(media, prompt.media(), strict=True)
         ]
-        self._refuse_hopeless(prompt, family, wants, max_tokens)
-        tokenised = await self._tokenised(prompt)
-        fitted = self._fit(family, wants, tokenised.text_tokens, max_tokens)
-        plans = [one.family.plan(want.size, want.detail) for want, one in zip(wants, fitted, strict=True)]
+        fitted = await self._fitter.fit(prompt, wants, max_tokens)
+        plans = [one.family.plan(want.size, want.detail) for want, one in zip(wants, fitted.pictures, strict=True)]
         keys = [self._keys.key(scope, picture.sha256, plan) for picture, plan in zip(media, plans, strict=True)]
         reservation = await self._engine.reserve(request_id, keys)
         self._count_lookups(keys, reservation.leased)
         pictures = await self._render(media, plans, keys, reservation.leased)
-        built = self._builder.expand(tokenised, plans)
-        left = self._left(len(built.ids), max_tokens)
+        built = self._builder.expand(fitted.tokenised, plans)
+        left = self._fitter.left(len(built.ids), max_tokens)
         return Prepared(
             prompt=TokenPrompt(built.ids),
             pictures=pictures,
-            used=tuple(UsedPicture(one.header, two.count, two.scaled) for one, two in zip(media, fitted, strict=True)),
+            used=tuple(
+                UsedPicture(one.header, two.count, two.scaled) for one, two in zip(media, fitted.pictures, strict=True)
+            ),
             max_tokens=max_tokens or left,
             text=built.text,
-            warnings=tuple(downscale_warnings(wants, fitted)),
-        )
-
-    def _refuse_hopeless(
-        self, prompt: Prompt, family: NativeFamily, wants: Sequence[Want], max_tokens: int | None
-    ) -> None:
-        """For next to nothing: pictures over a limit, and a long text that cannot fit however it is tokenised."""
-        room = None
-        if prompt.num_chars > LONG_TEXT_CHARS:
-            least = self._builder.least_tokens(prompt)
-            room = self._max_model_len - least - (max_tokens or 1)
-            if room < 0:
-                raise self._too_long(f"at least {least}", max_tokens)
-        check(family, wants, room, self._limits)
-
-    async def _tokenised(self, prompt: Prompt) -> TokenisedPrompt:
-        if prompt.num_chars > LONG_TEXT_CHARS:
-            return await asyncio.to_thread(self._builder.tokenise, prompt)
-        return self._builder.tokenise(prompt)
-
-    def _fit(
-        self, family: NativeFamily, wants: Sequence[Want], text_tokens: int, max_tokens: int | None
-    ) -> tuple[Fitted[NativeFamily], ...]:
-        """Within what a text of so many tokens leaves. An answer of no stated length needs little, but is left more."""
-        left = self._left(text_tokens, max_tokens)
-        if max_tokens is not None:
-            return fit(family, wants, left - max_tokens, self._limits)
-        try:
-            return fit(family, wants, left - min(ANSWER_TOKENS, self._max_model_len // 8), self._limits)
-        except ContextLengthExceeded:
-            return fit(family, wants, left - 1, self._limits)
-
-    def _left(self, num_tokens: int, max_tokens: int | None) -> int:
-        """What the context leaves beside a prompt. Raises ContextLengthExceeded when it is too little to answer."""
-        left = self._max_model_len - num_tokens
-        if left < (max_tokens or 1):
-            raise self._too_long(str(num_tokens), max_tokens)
-        return left
-
-    def _too_long(self, num_tokens: str, max_tokens: int | None) -> ContextLengthExceeded:
-        wanted = max_tokens or 1
-        return ContextLengthExceeded(
-            f"the prompt has {num_tokens} tokens and {wanted} output tokens were asked for, but max_model_len is "
-            f"{self._max_model_len}",
-            param="max_tokens" if wanted > self._max_model_len else "messages",
+            warnings=tuple(downscale_warnings(wants, fitted.pictures)),
         )
 
     def _count_lookups(self, keys: Sequence[str], leased: frozenset[str]) -> None:

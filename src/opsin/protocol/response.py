@@ -154,9 +154,59 @@ class ErrorBody(msgspec.Struct):
     error: ErrorObject
 
 
+class TurnedCount(msgspec.Struct):
+    """What a picture takes if it lies on its side."""
+
+    image_tokens: int
+    marker_tokens: int
+    tiles: int
+    used_width: int
+    used_height: int
+
+
+class ImageCount(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What one picture takes, in the words of ImageReport; null where the engine alone knows.
+
+    ``exact``: it will be charged so. Otherwise it is an estimate, or ``turned`` holds in case it lies on its side.
+    """
+
+    width: int
+    height: int
+    used_width: int | None
+    used_height: int | None
+    tiles: int | None
+    image_tokens: int | None
+    marker_tokens: int | None
+    exact: bool
+    scaled: bool
+    cross_attention_tokens: int = 0
+    turned: TurnedCount | None = None
+
+
+class TokenCount(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """``POST /v1/tokens``. ``refusal`` is the error that the request would get for its size."""
+
+    model: str
+    text_tokens: int | None
+    image_tokens: int | None
+    marker_tokens: int | None
+    prompt_tokens: int | None
+    max_model_len: int | None
+    fits: bool | None
+    images: list[ImageCount]
+    cross_attention_tokens: int = 0
+    refusal: ErrorObject | None = None
+    warnings: list[WarningObject] = []
+
+
+def error_object(error: OpsinError) -> ErrorObject:
+    """An error as clients see it."""
+    return ErrorObject(error.message, error.type, error.param, error.code)
+
+
 def error_body(error: OpsinError) -> bytes:
     """The JSON of an error."""
-    return msgspec.json.encode(ErrorBody(ErrorObject(error.message, error.type, error.param, error.code)))
+    return msgspec.json.encode(ErrorBody(error_object(error)))
 
 
 def encode(answer: msgspec.Struct) -> bytes:
