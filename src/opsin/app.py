@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 
@@ -18,6 +19,8 @@ from opsin.engine.upstream.engine import UpstreamEngine
 from opsin.gateway.admission import Admission
 from opsin.gateway.auth import Auth
 from opsin.gateway.chat import ChatService
+from opsin.gateway.count import Counter, CountService, PictureCounter, PromptCounter, SizeCounter
+from opsin.gateway.fitting import PromptFitter
 from opsin.gateway.intake import Intake
 from opsin.gateway.prepare import MessagePreparer, Preparer, Renderer, TokenPreparer
 from opsin.gateway.routes import Gateway
@@ -28,6 +31,7 @@ from opsin.media.loader import MediaLoader
 from opsin.media.pool import RenderPool
 from opsin.models.added_tokens import read_added_tokens
 from opsin.models.card import GenerationDefaults, ModelCard
+from opsin.models.countable import Countable, find_countable
 from opsin.models.hub import fetch_weights, resolve
 from opsin.prompt.build import PromptBuilder
 from opsin.prompt.guard import OnSpecialTokens, TextGuard
@@ -39,8 +43,9 @@ from opsin.telemetry.logs import fields
 from opsin.telemetry.metrics import Metrics
 from opsin.testing.delays import DelayedEngine, DelayedLoader, DelayedRenderer
 from opsin.vision.bounds import configured
+from opsin.vision.estimate import estimated
 from opsin.vision.plan import Family, NativeFamily
-from opsin.vision.registry import family_for, native_family_for
+from opsin.vision.registry import family_for, is_native, native_family_for
 
 logger = logging.getLogger(__name__)
 
@@ -104,14 +109,41 @@ class _Media:
     renderer: RenderPool
 
 
-def load_vision(settings: Settings) -> tuple[ModelCard, Family]:
-    """A model's card and its visual-token rule; enough to count tokens. Downloads no weights.
+@dataclass(frozen=True, slots=True)
+class _Serving:
+    """An engine, and what prepares and counts requests for it."""
 
-    Raises:
-        ConfigError: no such model, an unsupported family, or broken files.
-    """
-    card = card_of(settings, resolve(settings.model_location, settings.revision, hub=settings.hub))
-    return card, configured(family_for(card.vision), settings.mm_processor_kwargs)
+    engine: Engine
+    preparer: Preparer
+    counter: Counter
+
+
+def find_model(settings: Settings) -> Countable:
+    """What counting needs of the model that is set; without network where that is possible. Raises ConfigError."""
+    return find_countable(settings.model_location, settings.revision, settings.hub)
+
+
+def picture_counter(settings: Settings, model: Countable, *, estimate: bool = False) -> PictureCounter:
+    """Counts pictures by a model's rule, or by an ``estimate`` where there is none. Raises ConfigError."""
+    family: Family = family_for(model.vision, otherwise=estimated if estimate else None)
+    family = configured(family, settings.mm_processor_kwargs)
+    with suppress(ConfigError):  # a text is not needed, so whatever is wrong with its files is no matter
+        local = _at_hand(settings, model)
+        family = local.family if local else family
+    return PictureCounter(family, settings.gateway, settings.max_model_len or model.max_model_len)
+
+
+def prompt_counter(settings: Settings, model: Countable) -> PromptCounter | None:
+    """Counts texts too, of a model that runs here and whose files are at hand. Raises ConfigError for broken ones."""
+    local = _at_hand(settings, model)
+    return PromptCounter(_fitter(settings, local), local.builder) if local else None
+
+
+def _at_hand(settings: Settings, model: Countable) -> LocalModel | None:
+    """A model that runs here, with its tokenizer."""
+    if model.resolved is None or not is_native(model.vision.model_type):
+        return None
+    return _local_model(settings, card_of(settings, model.resolved))
 
 
 def load_local_model(settings: Settings) -> LocalModel:
@@ -123,6 +155,12 @@ def load_local_model(settings: Settings) -> LocalModel:
     resolved = resolve(settings.model_location, settings.revision, hub=settings.hub)
     card = card_of(settings, resolved)
     raise_all(list(model_problems(settings, card)))
+    model = _local_model(settings, card)
+    fetch_weights(resolved, with_code=settings.local.trust_remote_code, hub=settings.hub)
+    return model
+
+
+def _local_model(settings: Settings, card: ModelCard) -> LocalModel:
     tokenizer = Tokenizer.from_file(card.tokenizer_path)
     family = configured(native_family_for(card), settings.mm_processor_kwargs)
     family = family.counted_by(lambda text: len(tokenizer.encode(text)))
@@ -130,8 +168,20 @@ def load_local_model(settings: Settings) -> LocalModel:
     if image_token_id is None:
         raise ConfigError(f"the tokenizer has no {family.image_token}, so the model cannot take pictures")
     builder = PromptBuilder(tokenizer, template_of(settings, card), family.image_token, image_token_id)
-    fetch_weights(resolved, with_code=settings.local.trust_remote_code, hub=settings.hub)
     return LocalModel(card, image_token_id, family, tokenizer, builder)
+
+
+def _max_model_len(settings: Settings, card: ModelCard) -> int:
+    return settings.max_model_len or card.max_model_len or DEFAULT_MAX_MODEL_LEN
+
+
+def _fitter(settings: Settings, model: LocalModel) -> PromptFitter:
+    return PromptFitter(
+        family=model.family,
+        builder=model.builder,
+        limits=settings.gateway,
+        max_model_len=_max_model_len(settings, model.card),
+    )
 
 
 def build(settings: Settings, *, lookup: Lookup = system_lookup) -> Application:
@@ -157,7 +207,7 @@ def _with_local_engine(settings: Settings, media: _Media) -> Application:
     model = load_local_model(settings)
     card = model.card
     logger.info("%s", fields(model=settings.model, revision=card.revision, quantization=card.quantization))
-    max_model_len = settings.max_model_len or card.max_model_len or DEFAULT_MAX_MODEL_LEN
+    max_model_len = _max_model_len(settings, card)
     config = LocalEngineConfig(
         **settings.local.model_dump(),
         model_path=card.path,
@@ -181,32 +231,34 @@ def _with_local_engine(settings: Settings, media: _Media) -> Application:
         card.quantization or "unquantized",
         version("transformers"),
     )
+    fitter = _fitter(settings, model)
     preparer = TokenPreparer(
-        family=model.family,
+        fitter=fitter,
         keys=FeatureKeys(identity),
         engine=engine,
         renderer=_delayed_renderer(settings, media.renderer),
         builder=model.builder,
         metrics=metrics,
-        limits=settings.gateway,
-        max_model_len=max_model_len,
     )
+    serving = _Serving(engine, preparer, PromptCounter(fitter, model.builder))
     models = ServedModels(
         settings.served_model_name or (settings.model,),
         root=settings.model,
         revision=card.revision,
         max_model_len=max_model_len,
     )
-    return _assemble(settings, media, engine, preparer, metrics, models, card.generation)
+    return _assemble(settings, media, serving, metrics, models, card.generation)
 
 
 def _with_chat_engine(settings: Settings, media: _Media, engine: Engine, name: str) -> Application:
     engine = _delayed_engine(settings, engine)
     metrics = _metrics(engine)
     renders = _delayed_renderer(settings, media.renderer)
-    preparer = MessagePreparer(renderer=renders, guard=_text_guard(settings), metrics=metrics)
+    guard = _text_guard(settings)
+    preparer = MessagePreparer(renderer=renders, guard=guard, metrics=metrics)
+    serving = _Serving(engine, preparer, SizeCounter(guard))
     models = ServedModels(settings.served_model_name, root=name, revision=None, max_model_len=None)
-    return _assemble(settings, media, engine, preparer, metrics, models, GenerationDefaults())
+    return _assemble(settings, media, serving, metrics, models, GenerationDefaults())
 
 
 def _text_guard(settings: Settings) -> TextGuard:
@@ -233,23 +285,25 @@ def _per_channel(values: tuple[float, ...] | None, default: tuple[float, float, 
 def _assemble(
     settings: Settings,
     media: _Media,
-    engine: Engine,
-    preparer: Preparer,
+    serving: _Serving,
     metrics: Metrics,
     models: ServedModels,
     defaults: GenerationDefaults,
 ) -> Application:
+    engine = serving.engine
     load_delay = settings.inject_delay_s.get(Stage.MEDIA_LOAD)
+    loader = DelayedLoader(media.loader, load_delay) if load_delay else media.loader
     chat = ChatService(
         engine=engine,
-        loader=DelayedLoader(media.loader, load_delay) if load_delay else media.loader,
-        preparer=preparer,
+        loader=loader,
+        preparer=serving.preparer,
         scopes=Scopes(),
         defaults=defaults,
         metrics=metrics,
     )
     gateway = Gateway(
         chat=chat,
+        counts=CountService(loader, serving.counter),
         engine=engine,
         auth=Auth(settings.gateway.api_key),
         models=models,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from opsin.app import load_vision
+from opsin.app import load_local_model
 from opsin.cache.keys import FeatureKeys, Scopes
 from opsin.core.conversation import Detail, MediaRef
 from opsin.engine.api import GenerationRequest, Picture, SamplingParams, TokenPrompt
@@ -21,7 +21,7 @@ from opsin.vision.registry import native_family_for
 from tests.corpus.pictures import data_url
 from tests.integration.gateways import gateway
 
-CARD, _ = load_vision(load_settings({}))
+CARD = load_local_model(load_settings({})).card
 FAMILY = native_family_for(CARD)
 KEYS = FeatureKeys(("model", "commit"))
 SCOPES = Scopes()

@@ -11,19 +11,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from opsin.core.conversation import Conversation, MediaRef
+from opsin.core.conversation import UNBOUNDED, Conversation, MediaRef, PixelBounds
 from opsin.core.errors import Code, InvalidRequest
 from opsin.core.warnings import AnswerWarning
 from opsin.gateway.budget import Fitted, Want, fit
 from opsin.gateway.chat import check_min_tokens
 from opsin.gateway.config import GatewayConfig
 from opsin.gateway.fitting import LONG_TEXT_CHARS, PromptFitter
-from opsin.gateway.prepare import downscale_warnings
+from opsin.gateway.prepare import downscale_warnings, refuse_bounds
 from opsin.media.label import label_warnings
 from opsin.media.types import Glance, LiftedMedia
 from opsin.prompt.build import PromptBuilder
 from opsin.prompt.guard import TextGuard
 from opsin.protocol.request import ChatCompletionRequest, to_conversation
+from opsin.protocol.response import ImageCount, TokenCount, TurnedCount, WarningObject, error_object
+from opsin.vision.bounds import bounded
 from opsin.vision.plan import Count, Family, Size
 
 _OF_SIZE = frozenset({Code.TOO_MANY_IMAGE_TOKENS, Code.CONTEXT_LENGTH_EXCEEDED})
@@ -145,17 +147,20 @@ class PictureCounter:
 
     async def count(self, prompt: Conversation, views: Sequence[View], max_tokens: int | None) -> Counted:
         """See Counter."""
-        return self.count_pictures(views, max_tokens)
+        return self.count_pictures(views, max_tokens, prompt.bounds)
 
-    def count_pictures(self, views: Sequence[View], max_tokens: int | None = None) -> Counted:
+    def count_pictures(
+        self, views: Sequence[View], max_tokens: int | None = None, bounds: PixelBounds = UNBOUNDED
+    ) -> Counted:
         """The same without a prompt."""
+        family = bounded(self._family, bounds)
         room = None if self._max_model_len is None else self._max_model_len - (max_tokens or 1)
         wants, turned = [view.want for view in views], [view.turned for view in views]
         try:
-            fitted = fit(self._family, wants, room, self._limits)
-            on_their_sides = fit(self._family, turned, room, self._limits)
+            fitted = fit(family, wants, room, self._limits)
+            on_their_sides = fit(family, turned, room, self._limits)
         except InvalidRequest as error:
-            counted = _as_asked(self._family, views, error)
+            counted = _as_asked(family, views, error)
         else:
             counted = _merged(views, fitted, on_their_sides)
         return replace(counted, max_model_len=self._max_model_len)
@@ -169,6 +174,7 @@ class SizeCounter:
 
     async def count(self, prompt: Conversation, views: Sequence[View], max_tokens: int | None) -> Counted:
         """See Counter."""
+        refuse_bounds(prompt)
         is_long = prompt.num_chars > LONG_TEXT_CHARS
         guarded = await asyncio.to_thread(self._guard.guard, prompt) if is_long else self._guard.guard(prompt)
         return Counted(pictures=tuple(CountedPicture(view.want.size) for view in views), warnings=guarded.warnings)
@@ -232,3 +238,42 @@ def _as_asked(family: Family, views: Sequence[View], refusal: InvalidRequest) ->
 
     counted = _merged(views, [asked(view.want) for view in views], [asked(view.turned) for view in views])
     return replace(counted, refusal=refusal)
+
+
+def to_wire(counted: Counted, *, model: str) -> TokenCount:
+    """As clients see it."""
+    return TokenCount(
+        model=model,
+        text_tokens=counted.text_tokens,
+        image_tokens=counted.image_tokens,
+        marker_tokens=counted.marker_tokens,
+        prompt_tokens=counted.prompt_tokens,
+        max_model_len=counted.max_model_len,
+        fits=counted.fits,
+        images=[_image(picture) for picture in counted.pictures],
+        cross_attention_tokens=counted.cross_attention_tokens or 0,
+        refusal=error_object(counted.refusal) if counted.refusal else None,
+        warnings=[WarningObject(warning.code, warning.message, warning.param) for warning in counted.warnings],
+    )
+
+
+def _image(picture: CountedPicture) -> ImageCount:
+    count = picture.count
+    return ImageCount(
+        width=picture.size.width,
+        height=picture.size.height,
+        used_width=count.used.width if count else None,
+        used_height=count.used.height if count else None,
+        tiles=count.num_tiles if count else None,
+        image_tokens=count.image_tokens if count else None,
+        marker_tokens=count.marker_tokens if count else None,
+        exact=picture.is_exact,
+        scaled=picture.scaled,
+        cross_attention_tokens=count.cross_attention_tokens if count else 0,
+        turned=_turned(picture.turned) if picture.turned else None,
+    )
+
+
+def _turned(count: Count) -> TurnedCount:
+    used = count.used
+    return TurnedCount(count.image_tokens, count.marker_tokens, count.num_tiles, used.width, used.height)

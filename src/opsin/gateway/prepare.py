@@ -184,11 +184,7 @@ class MessagePreparer:
                     param="prompt",
                 )
             prompt = prompt.as_turn()
-        if prompt.bounds != UNBOUNDED:
-            raise UnsupportedParameter(
-                "'mm_processor_kwargs' needs the local engine; set 'detail' of the picture instead",
-                param="mm_processor_kwargs",
-            )
+        refuse_bounds(prompt)
         if prompt.num_chars > LONG_TEXT_CHARS:
             guarded = await asyncio.to_thread(self._guard.guard, prompt)
         else:
@@ -202,6 +198,15 @@ class MessagePreparer:
         await self._renderer.verify(media)
         self._metrics.preprocess.observe(time.monotonic() - started)
         return Picture(key=media.sha256, image_tokens=None, num_tiles=None, media=media)
+
+
+def refuse_bounds(prompt: Prompt) -> None:
+    """Raises UnsupportedParameter where the engine alone decides how large pictures are."""
+    if prompt.bounds != UNBOUNDED:
+        raise UnsupportedParameter(
+            "'mm_processor_kwargs' needs the local engine; set 'detail' of the picture instead",
+            param="mm_processor_kwargs",
+        )
 
 
 def downscale_warnings(wants: Sequence[Want], fitted: Sequence[Fitted[Family]]) -> Iterator[AnswerWarning]:

@@ -25,6 +25,7 @@ from opsin.gateway.body import BodyLimits, read_body
 from opsin.gateway.chat import AnswerEvent, ChatService, Done, Warned, collect, count_outcome
 from opsin.gateway.closing import Closing
 from opsin.gateway.config import GatewayConfig
+from opsin.gateway.count import Counted, CountService, to_wire
 from opsin.gateway.deadline import HEADER as DEADLINE_HEADER
 from opsin.gateway.deadline import Deadline
 from opsin.gateway.docs import openapi, page
@@ -63,6 +64,7 @@ class Gateway:
     """What the routes need."""
 
     chat: ChatService
+    counts: CountService
     engine: Engine
     auth: Auth
     models: ServedModels
@@ -74,6 +76,7 @@ class Gateway:
 
 
 Handler = Callable[[Request], Awaitable[Response]]
+ChatHandler = Callable[["_Exchange", ExitStack], Awaitable[Response]]
 Answer = AsyncGenerator[AnswerEvent, None]
 T = TypeVar("T")
 
@@ -92,7 +95,8 @@ def create_app(gateway: Gateway) -> Starlette:
         "/openapi.json": http.openapi,
     }
     routes = [
-        Route("/v1/chat/completions", http.chat_completions, methods=["POST"]),  # looks at the key itself
+        Route("/v1/chat/completions", http.chat_completions, methods=["POST"]),  # these two look at the key themselves
+        Route("/v1/tokens", http.tokens, methods=["POST"]),
         *(Route(path, handle if path in OPEN_ROUTES else http.guarded(handle)) for path, handle in handlers.items()),
     ]
     app = Starlette(
@@ -106,7 +110,7 @@ def create_app(gateway: Gateway) -> Starlette:
 
 @dataclass(frozen=True, slots=True)
 class _Exchange:
-    """One chat request on its way through HTTP."""
+    """One chat request on its way through HTTP, to be answered or only to be counted."""
 
     http: Request
     id: str
@@ -130,12 +134,19 @@ class _Http:
         return checked
 
     async def chat_completions(self, request: Request) -> Response:
+        return await self._exchanged(request, self._chat)
+
+    async def tokens(self, request: Request) -> Response:
+        return await self._exchanged(request, self._count)
+
+    async def _exchanged(self, request: Request, handle: ChatHandler) -> Response:
+        """One answer, whatever happens; ``held`` is given back with it."""
         gateway = self._gateway
         deadline = Deadline.after(gateway.config.request_timeout_s, gateway.closing)
         exchange = _Exchange(request, request.state.id, deadline)
         try:
             with ExitStack() as held:
-                response = await self._chat(exchange, held)
+                response = await handle(exchange, held)
         except ClientDisconnect:
             response = self._gone(exchange)
         except Exception as caught:  # the border of a route: every request gets exactly one answer
@@ -146,10 +157,7 @@ class _Http:
 
     async def _chat(self, exchange: _Exchange, held: ExitStack) -> Response:
         gateway = self._gateway
-        tenant = gateway.auth.tenant(exchange.http.headers.get("authorization"))
-        held.enter_context(gateway.admission.admit())
-        wish = exchange.http.headers.get(DEADLINE_HEADER)
-        exchange = replace(exchange, deadline=exchange.deadline.lowered(wish))
+        tenant, exchange = self._admitted(exchange, held)
         taken = await self._take(exchange)
         if taken is None:
             return self._gone(exchange)
@@ -161,6 +169,28 @@ class _Http:
         if chat.stream:
             return await self._stream(answer, exchange, model, held, include_usage=chat.include_usage)
         return await self._complete(answer, exchange, model)
+
+    async def _count(self, exchange: _Exchange, held: ExitStack) -> Response:
+        gateway = self._gateway
+        _, exchange = self._admitted(exchange, held)
+        taken = await self._take(exchange)
+        if taken is None:
+            return self._gone(exchange)
+        model = gateway.models.check(taken.request.model)
+        counting = exchange.deadline.within(gateway.counts.count(taken.request, taken.media))
+        counted = await _unless_gone(counting, exchange.http)
+        if counted is None:
+            return self._gone(exchange)
+        self._log(exchange, None, counted)
+        headers = warnings_header(counted.warnings)
+        return Response(encode(to_wire(counted, model=model)), headers=headers, media_type="application/json")
+
+    def _admitted(self, exchange: _Exchange, held: ExitStack) -> tuple[str, _Exchange]:
+        """The tenant, and the exchange under the client's own deadline."""
+        headers = exchange.http.headers
+        tenant = self._gateway.auth.tenant(headers.get("authorization"))
+        held.enter_context(self._gateway.admission.admit())
+        return tenant, replace(exchange, deadline=exchange.deadline.lowered(headers.get(DEADLINE_HEADER)))
 
     async def _take(self, exchange: _Exchange) -> Taken | None:
         """None when the client went away."""
@@ -208,7 +238,7 @@ class _Http:
         self._log(exchange, None)
         return Response(status_code=CLIENT_GONE)
 
-    def _log(self, exchange: _Exchange, error: OpsinError | None, done: Done | None = None) -> None:
+    def _log(self, exchange: _Exchange, error: OpsinError | None, done: Done | Counted | None = None) -> None:
         gone = error is None and done is None
         if not gone:
             count_outcome(self._gateway.metrics, error)
@@ -220,8 +250,9 @@ class _Http:
                 status=CLIENT_GONE if gone else (error.status if error else 200),
                 code=error.code if error else None,
                 ms=round(exchange.deadline.elapsed_s * 1e3, 1),
-                image_tokens=done.usage.image_tokens if done else None,
-                completion_tokens=done.usage.completion_tokens if done else None,
+                counted=isinstance(done, Counted) or None,
+                image_tokens=(done.usage if isinstance(done, Done) else done).image_tokens if done else None,
+                completion_tokens=done.usage.completion_tokens if isinstance(done, Done) else None,
             ),
         )
 

@@ -60,6 +60,11 @@ def native_family_for(card: ModelCard) -> NativeFamily:
     return build(card)
 
 
+def is_native(model_type: str) -> bool:
+    """Whether the local engine can serve such checkpoints."""
+    return model_type in _NATIVE
+
+
 FAMILIES: Mapping[str, FromFiles] = {
     "chameleon": chameleon.from_files,
     "deepseek_vl_v2": deepseek_vl2.from_files,
