@@ -18,6 +18,22 @@ from opsin.vllm_flags import FLAGS
 _DOCTOR_MEDIA = "doctor media"
 _DETAILS = ("auto", "low", "high", "original")
 
+_RUNNING = Group(
+    "a running server, in place of a model",
+    (Flag("upstream.url", ("--url",)), Flag("upstream.api_key", ("--api-key",))),
+)
+_LIMITS = Group(
+    "what may not be exceeded",
+    (
+        Flag("max_model_len"),
+        Flag("gateway.max_image_tiles"),
+        Flag("gateway.max_image_tokens"),
+        Flag("gateway.max_request_image_tokens"),
+        Flag("gateway.over_budget"),
+        Flag("mm_processor_kwargs"),
+    ),
+)
+
 _NEAR = 0.8
 """Of difflib's ratio: what is meant by a typing error, and not another word that looks like it."""
 
@@ -33,8 +49,8 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="_command", required=True, metavar="COMMAND")
     _add_serve(_command(commands.add_parser("serve", help="serve a model over an OpenAI-compatible API"), "[MODEL]"))
     _add_ask(_command(commands.add_parser("ask", help="ask one question about pictures"), "PICTURE… QUESTION"))
-    tokens_help = "visual tokens of pictures, from their headers alone"
-    _add_tokens(_command(commands.add_parser("tokens", help=tokens_help), "PICTURE…"))
+    tokens_help = "visual tokens of pictures, from their headers or sizes alone"
+    _add_tokens(_command(commands.add_parser("tokens", help=tokens_help), "[PICTURE…]"))
     bench.add(_command(commands.add_parser("bench", help="measure a server under a load of pictures"), "URL"))
     doctor_help = "what would work on this machine with serve's flags"
     _add_doctor(_command(commands.add_parser("doctor", help=doctor_help), "[MODEL]"))
@@ -116,18 +132,24 @@ def _add_ask(command: argparse.ArgumentParser) -> None:
     command.add_argument("--detail", dest="_detail", default="auto", choices=_DETAILS)
     command.add_argument("--max-tokens", dest="_max_tokens", type=int, default=256, metavar="N")
     command.add_argument("--json", dest="_json", action="store_true", help="print the whole answer as JSON")
-    server = Group(
-        "a running server, in place of a model",
-        (Flag("upstream.url", ("--url",)), Flag("upstream.api_key", ("--api-key",))),
-    )
-    add_flags(command, server, MODEL, LOADING, MEDIA)
+    add_flags(command, _RUNNING, MODEL, LOADING, MEDIA)
 
 
 def _add_tokens(command: argparse.ArgumentParser) -> None:
-    command.add_argument("_pictures", nargs="+", metavar="PICTURE")
+    command.add_argument("_pictures", nargs="*", metavar="PICTURE", help="files, or URLs that are allowed")
+    command.add_argument(
+        "--size", dest="_sizes", action="append", default=[], type=tokens.size, metavar="WxH",
+        help="a picture of this size, as 1920x1080; may be repeated",
+    )  # fmt: skip
     command.add_argument("--detail", dest="_detail", default="auto", choices=_DETAILS)
-    command.add_argument("--json", dest="_json", action="store_true")
-    add_flags(command, MODEL, MEDIA)
+    command.add_argument(
+        "--request", dest="_request", metavar="FILE", help="the body of a chat request; - is standard input"
+    )
+    command.add_argument(
+        "--estimate", dest="_estimate", action="store_true", help="guess, and say so, for a model type without a rule"
+    )
+    command.add_argument("--json", dest="_json", action="store_true", help="print what POST /v1/tokens would answer")
+    add_flags(command, _RUNNING, MODEL, _LIMITS, MEDIA)
 
 
 def _add_doctor(command: argparse.ArgumentParser) -> None:

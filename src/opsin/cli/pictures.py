@@ -9,9 +9,10 @@ from pathlib import Path
 
 from opsin.core.conversation import Detail, MediaRef
 from opsin.core.errors import MediaError
+from opsin.media import data_url
 from opsin.media.config import MediaConfig
 from opsin.media.loader import MediaLoader
-from opsin.media.types import MediaBytes
+from opsin.media.types import Glance, MediaBytes
 
 _URL = re.compile(r"(https?|file|data):", re.IGNORECASE | re.ASCII)
 
@@ -25,6 +26,19 @@ def load_pictures(words: Sequence[str], config: MediaConfig) -> list[MediaBytes]
     return asyncio.run(_load(words, MediaLoader(config)))
 
 
+def look_at(words: Sequence[str], config: MediaConfig) -> list[Glance]:
+    """What their headers say; of a picture on the network little more is fetched. Raises as ``load_pictures``."""
+    return asyncio.run(_look(words, MediaLoader(config)))
+
+
+def as_sent(word: str, config: MediaConfig) -> str:
+    """A URL as it is, for a server to judge; a file inside a ``data:`` URL. Raises MediaError."""
+    if _URL.match(word):
+        return word
+    picture = _file(word, MediaLoader(config))
+    return data_url.write(picture.header.format.mime, picture.data)
+
+
 async def _load(words: Sequence[str], loader: MediaLoader) -> list[MediaBytes]:
     loaded: list[MediaBytes] = []
     for word in words:
@@ -33,6 +47,17 @@ async def _load(words: Sequence[str], loader: MediaLoader) -> list[MediaBytes]:
         else:
             loaded.append(_file(word, loader))
     return loaded
+
+
+async def _look(words: Sequence[str], loader: MediaLoader) -> list[Glance]:
+    seen: list[Glance] = []
+    for word in words:
+        if _URL.match(word):
+            seen += await loader.glance([MediaRef(word, Detail.AUTO, word)])
+        else:
+            picture = _file(word, loader)
+            seen.append(Glance(picture.header, is_settled=True, param=word))
+    return seen
 
 
 def _file(word: str, loader: MediaLoader) -> MediaBytes:
