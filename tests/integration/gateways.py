@@ -41,15 +41,18 @@ class Served:
 
 
 @asynccontextmanager
-async def gateway(*, lookup: Lookup = system_lookup, **flags: Any) -> AsyncGenerator[Served]:
-    """Starts application and listener, and ends both. ``lookup`` resolves the hosts of pictures."""
+async def gateway(*, lookup: Lookup = system_lookup, started: bool = True, **flags: Any) -> AsyncGenerator[Served]:
+    """Starts application and listener, and ends both. ``lookup`` resolves the hosts of pictures.
+
+    Without ``started`` only the workers that decode are started, as while the engine loads.
+    """
     application = build(load_settings({"engine": "fake", **flags}), lookup=lookup)
     listener = Listener(
         uvicorn.Config(create_app(application.gateway), port=0, lifespan="off", log_config=None, access_log=False)
     )
     serving = asyncio.create_task(listener.serve())
     try:
-        await application.start()
+        await (application.start() if started else application.renderer.start())
         await listener.listening.wait()
         # A connection that is kept may be closed by the server while a test is busy elsewhere.
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True)) as http:

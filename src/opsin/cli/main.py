@@ -139,7 +139,7 @@ def _add_tokens(command: argparse.ArgumentParser) -> None:
     command.add_argument("_pictures", nargs="*", metavar="PICTURE", help="files, or URLs that are allowed")
     command.add_argument(
         "--size", dest="_sizes", action="append", default=[], type=tokens.size, metavar="WxH",
-        help="a picture of this size, as 1920x1080; may be repeated",
+        help="a picture of this size, as 1920x1080; several are in one request",
     )  # fmt: skip
     command.add_argument("--detail", dest="_detail", default="auto", choices=_DETAILS)
     command.add_argument(

@@ -1,19 +1,137 @@
+"""``opsin tokens``: pictures, sizes, requests and servers; the network is out of reach in all of them."""
+
 from __future__ import annotations
 
+import asyncio
+import io
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from opsin.cli.main import main
 from opsin.demo.examples import path
+from tests.corpus.pictures import data_url
+from tests.integration.gateways import gateway
+from tests.unit.vision.test_registry import GOLDEN, GOLDEN_IMAGE_TOKENS, SIZES
+
+QWEN = "Qwen/Qwen2.5-VL-7B-Instruct"
+SMOLVLM = "HuggingFaceTB/SmolVLM-256M-Instruct"
 
 
-def test_tokens_of_shipped_pictures(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["tokens", str(path("receipt")), str(path("before")), "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
-    assert [picture["image_tokens"] for picture in answer["pictures"]] == [80, 80]
+@pytest.fixture(autouse=True)
+def _no_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A Hub that nobody reaches, and an empty cache."""
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+
+
+def counted(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    assert main(["tokens", *words, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("model_id", [*GOLDEN, *GOLDEN_IMAGE_TOKENS])
+def test_golden_values_from_the_command_line(capsys: pytest.CaptureFixture[str], model_id: str) -> None:
+    sizes = [f"--size={size.width}x{size.height}" for size in SIZES]
+    images = counted(capsys, "--model", model_id, *sizes)["images"]
+    if model_id in GOLDEN:
+        totals = tuple(image["image_tokens"] + image["marker_tokens"] for image in images)
+        assert totals == _in_company(model_id)
+    else:
+        assert tuple(image["image_tokens"] for image in images) == GOLDEN_IMAGE_TOKENS[model_id]
+
+
+def _in_company(model_id: str) -> tuple[int, ...]:
+    """LLaVA-OneVision sees one view of each of several pictures."""
+    return (730,) * len(SIZES) if "onevision" in model_id else GOLDEN[model_id]
+
+
+@pytest.mark.parametrize(
+    ("words", "image_tokens", "marker_tokens"),
+    [
+        ((QWEN, "--size", "1920x1080"), 2691, 2),
+        ((SMOLVLM, "--size", "1024x1024"), 1088, 39),
+        ((SMOLVLM, "--size", "1024x1024", "--detail", "low"), 64, 3),
+        ((SMOLVLM, "--size", "1024x1024", "--size", "640X480"), 1088 + 832, 39 + 30),
+        ((QWEN, "--size", "1920x1080", "--mm-processor-kwargs", '{"max_pixels": 200704}'), 240, 2),
+    ],
+)
+def test_sizes(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], image_tokens: int, marker_tokens: int
+) -> None:
+    answer = counted(capsys, "--model", *words)
+    assert (answer["image_tokens"], answer["marker_tokens"], answer["text_tokens"]) == (
+        image_tokens,
+        marker_tokens,
+        None,
+    )
+    assert answer["fits"] is True
+    assert answer["verified"] is True
+    assert answer["source"]
+
+
+def test_what_rests_on_unchecked_facts_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--model", "zai-org/GLM-4.1V-9B-Thinking", "--size", "640x480"]
+    assert counted(capsys, *words)["verified"] is False
+    assert main(["tokens", *words]) == 0
+    assert "nobody has checked" in capsys.readouterr().out
+
+
+def test_cross_attention_is_shown_where_there_is_any(capsys: pytest.CaptureFixture[str]) -> None:
+    llama = ["--model", "meta-llama/Llama-3.2-11B-Vision-Instruct", "--size", "1024x1024"]
+    assert counted(capsys, *llama)["cross_attention_tokens"] == 4 * 1601
+    assert main(["tokens", *llama]) == 0
+    assert "6404" in capsys.readouterr().out
+    assert "cross_attention_tokens" not in counted(capsys, "--model", QWEN, "--size", "640x480")
+
+
+def test_what_does_not_fit_names_limit_and_value(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--model", QWEN, "--size", "1920x1080", "--max-image-tokens", "2690", "--over-budget", "reject"]
+    answer = counted(capsys, *words)
+    assert (answer["fits"], answer["image_tokens"]) == (False, 2691)
+    assert answer["refusal"]["code"] == "too_many_image_tokens"
+    assert "2691" in answer["refusal"]["message"]
+    assert "2690 (max_image_tokens)" in answer["refusal"]["message"]
+    assert main(["tokens", *words]) == 0
+    assert "does not fit" in capsys.readouterr().out
+
+
+def test_what_would_be_scaled_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    answer = counted(capsys, "--model", QWEN, "--size", "4032x3024", "--max-model-len", "8192")
+    (image,) = answer["images"]
+    assert (answer["fits"], image["scaled"]) == (True, True)
+    assert image["image_tokens"] + image["marker_tokens"] < 8192
+    assert [warning["code"] for warning in answer["warnings"]] == ["image_downscaled"]
+
+
+@pytest.mark.parametrize("wrong", ["1920*1080", "1920", "0x5", "5x-1", "x", "1920x1080x3", "٣x٣"])
+def test_a_wrong_size_is_quoted(capsys: pytest.CaptureFixture[str], wrong: str) -> None:
+    with pytest.raises(SystemExit):
+        main(["tokens", f"--size={wrong}"])
+    assert f"'{wrong}' is no size: width x height in pixels, as 1920x1080" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "nothing to count"),
+        (["--request", "a.json", "--size", "1x1"], "name no others"),
+        (["--request", "absent"], "absent"),
+    ],
+)
+def test_words_that_make_no_question(capsys: pytest.CaptureFixture[str], words: list[str], told: str) -> None:
+    assert main(["tokens", *words]) == 1
+    assert told in capsys.readouterr().err
+
+
+def test_shipped_pictures(capsys: pytest.CaptureFixture[str]) -> None:
+    answer = counted(capsys, str(path("receipt")), str(path("before")))
+    assert [image["image_tokens"] for image in answer["images"]] == [80, 80]
+    assert [image["picture"] for image in answer["images"]] == [str(path("receipt")), str(path("before"))]
     assert answer["image_tokens"] == 160
+    assert "its own files, local-" in answer["source"]
     assert main(["tokens", str(path("receipt")), "--detail", "low"]) == 0
     assert "16" in capsys.readouterr().out
 
@@ -26,3 +144,68 @@ def test_a_missing_file_is_named(capsys: pytest.CaptureFixture[str]) -> None:
 def test_an_unknown_model_is_explained(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["tokens", str(path("receipt")), "--model", str(tmp_path)]) == 1
     assert "config.json" in capsys.readouterr().err
+    assert main(["tokens", "--size", "9x9", "--model", "owner/of-nothing", "--offline"]) == 1
+    assert "owner/of-nothing" in capsys.readouterr().err
+
+
+def test_a_model_type_without_a_rule_is_refused_or_estimated(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "qwen9_vl", "vision_config": {"patch_size": 16}}')
+    words = ["--model", str(tmp_path), "--size", "1024x1024"]
+    assert main(["tokens", *words]) == 1
+    assert "model_type qwen9_vl: no visual-token rule; supported: chameleon, deepseek" in capsys.readouterr().err
+    (image,) = counted(capsys, *words, "--estimate")["images"]
+    assert (image["image_tokens"], image["exact"]) == (1024, False)
+    assert main(["tokens", *words, "--estimate"]) == 0
+    assert "an estimate" in capsys.readouterr().out
+
+
+BODY = {
+    "messages": [
+        {
+            "role": "user",
+            "content": [
+                {"type": "image_url", "image_url": {"url": data_url(path("receipt").read_bytes()), "detail": "high"}},
+                {"type": "text", "text": "What is the total?"},
+            ],
+        }
+    ],
+    "stream": True,
+    "temperature": 0.5,
+}
+
+
+def test_a_whole_request_from_a_file_and_from_standard_input(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "request.json"
+    file.write_text(json.dumps(BODY))
+    answer = counted(capsys, "--request", str(file))
+    assert (answer["image_tokens"], answer["fits"]) == (80, True)
+    assert answer["prompt_tokens"] == answer["text_tokens"] + answer["image_tokens"] + answer["marker_tokens"]
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(file.read_bytes())))
+    assert counted(capsys, "--request", "-") == answer
+    without_tokenizer = counted(capsys, "--request", str(file), "--model", QWEN)
+    assert (without_tokenizer["text_tokens"], without_tokenizer["prompt_tokens"]) == (None, None)
+    assert without_tokenizer["image_tokens"] > 0
+
+
+def test_a_wrong_request_is_refused_as_a_server_does(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "request.json"
+    file.write_text('{"messages": [{"role": "user", "content": "x"}], "n": 2}')
+    assert main(["tokens", "--request", str(file)]) == 1
+    assert "'n'" in capsys.readouterr().err
+
+
+async def test_a_running_server_counts_by_its_own_model(capsys: pytest.CaptureFixture[str]) -> None:
+    async with gateway() as served:
+        words = ["tokens", str(path("receipt")), "--url", served.url, "--json"]
+        assert await asyncio.to_thread(main, words) == 0
+        answer = json.loads(capsys.readouterr().out)
+        assert (answer["model"], answer["image_tokens"], answer["fits"]) == ("fake", None, None)
+        assert (answer["images"][0]["picture"], answer["images"][0]["width"]) == (str(path("receipt")), 240)
+        assert await asyncio.to_thread(main, [*words, "--model", "other"]) == 1
+        assert "no such model" in capsys.readouterr().err
+        assert await asyncio.to_thread(main, [*words, "--size", "5x5"]) == 1
+        assert "--size" in capsys.readouterr().err
