@@ -24,7 +24,7 @@ from opsin.app import find_model, picture_counter, prompt_counter
 from opsin.cli.flags import read
 from opsin.cli.pictures import as_sent, look_at
 from opsin.core.conversation import Detail
-from opsin.core.errors import ConfigError
+from opsin.core.errors import Code, ConfigError, OpsinError
 from opsin.engine.upstream.config import UpstreamConfig
 from opsin.engine.upstream.failures import http_error, transport_error
 from opsin.engine.upstream.session import open_session
@@ -32,7 +32,7 @@ from opsin.gateway.budget import Want
 from opsin.gateway.count import CountService, View, to_wire
 from opsin.media.loader import NONE_LIFTED, MediaLoader
 from opsin.protocol.request import parse_request
-from opsin.protocol.response import ImageCount, TokenCount
+from opsin.protocol.response import ErrorBody, ImageCount, TokenCount
 from opsin.settings import Settings
 from opsin.vision.plan import Size
 
@@ -110,12 +110,23 @@ async def _asked(server: UpstreamConfig, settings: Settings, args: argparse.Name
             answer = await response.read()
     except (aiohttp.ClientError, OSError) as error:
         raise transport_error(error, answered=False) from error
-    if response.status == 404 and b"model_not_found" not in answer:
-        raise ConfigError(f"{server.url} cannot count: it is no opsin, or an old one")
     if response.status != 200:
-        raise http_error(response.status, response.headers.get("retry-after"), answer)
+        raise _refusal(server, response, answer)
     count = msgspec.json.decode(answer, type=TokenCount)
     return _Told(count, args._pictures or _numbered(count.images))
+
+
+def _refusal(server: UpstreamConfig, response: aiohttp.ClientResponse, answer: bytes) -> OpsinError:
+    """In the server's own words, which are for whoever asked."""
+    try:
+        error = msgspec.json.decode(answer, type=ErrorBody).error
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        error = None
+    if response.status == 404 and (error is None or error.code != Code.MODEL_NOT_FOUND):
+        return ConfigError(f"{server.url} has no /tokens: it is no opsin, or an old one")
+    if error is None or response.status in (401, 403):
+        return http_error(response.status, response.headers.get("retry-after"), answer)
+    return OpsinError(error.message)
 
 
 def _chat(urls: Sequence[str], args: argparse.Namespace) -> dict[str, object]:
