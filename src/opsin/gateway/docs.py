@@ -13,6 +13,7 @@ from opsin.protocol.request import ChatCompletionRequest
 
 _ROUTES = (
     ("POST", "/v1/chat/completions", 'Answer a conversation with pictures; streams with "stream": true'),
+    ("POST", "/v1/tokens", "What such a request would cost, and whether it fits; nothing is decoded"),
     ("GET", "/v1/models", "Served models with their resolved revisions"),
     ("GET", "/health", "The process is alive"),
     ("GET", "/ready", "Requests can be answered; 503 with a reason otherwise"),

@@ -14,6 +14,7 @@ from opsin.core.errors import ContextLengthExceeded, InvalidRequest
 from opsin.engine.api import TokenPrompt
 from opsin.engine.fake import FakeConfig, FakeEngine
 from opsin.gateway.config import GatewayConfig
+from opsin.gateway.fitting import PromptFitter
 from opsin.gateway.prepare import Prepared, TokenPreparer
 from opsin.media.types import ImageFormat, ImageHeader, MediaBytes, RenderedPicture
 from opsin.settings import Settings
@@ -60,15 +61,16 @@ class Bench:
     ) -> Prepared:
         refs = [MediaRef("", detail, PARAM.replace("0.image", f"{at}.image")) for at, detail in enumerate(details)]
         header = ImageHeader(ImageFormat.PNG, size, 1, 1)
+        fitter = PromptFitter(
+            family=MODEL.family, builder=MODEL.builder, limits=self.limits, max_model_len=self.max_model_len
+        )
         preparer = TokenPreparer(
-            family=MODEL.family,
+            fitter=fitter,
             keys=FeatureKeys(("demo",)),
             engine=self.engine,
             renderer=self.renderer,
             builder=MODEL.builder,
             metrics=Metrics(stages=frozenset(), cache=False, kv=False),
-            limits=self.limits,
-            max_model_len=self.max_model_len,
         )
         prompt = Conversation((Message("user", (*refs, TextPart(text))),), bounds)
         media = [MediaBytes(b"", "sha", header, ref.param) for ref in refs]
