@@ -10,8 +10,11 @@ import pytest_asyncio
 from PIL import Image
 
 from opsin.media.config import MediaConfig
-from opsin.media.pool import RenderPool
-from opsin.media.types import ImageFormat
+from opsin.media.encoding import PNG
+from opsin.media.loader import inspect
+from opsin.media.messages import Done, Written
+from opsin.media.pool import RenderPool, is_file_of
+from opsin.media.types import ImageFormat, ImageHeader
 from opsin.vision.plan import Size
 from tests.attacks.decoding import ask, pixels_of, refusal
 from tests.corpus.pictures import GREY, animation, chunk, encoded, exif_block, idat, ihdr, png, scene, with_chunk
@@ -126,3 +129,22 @@ async def test_case_91_a_drawing_in_svg_is_called_by_its_name_and_nothing_else(a
     status, code, message = await refusal(attacked, svg)
     assert (status, code) == (415, "unsupported_image_format")
     assert message.startswith("SVG is not accepted; accepted are JPEG")
+
+
+async def test_what_a_worker_writes_is_judged_like_a_strangers_file(pool: RenderPool) -> None:
+    """A picture that took its worker over could send anything to the engine behind: another format, size or frame."""
+    media = inspect(encoded(scene(size=(64, 48)), "jpeg", exif=b"Exif\0\0" + exif_block(6)), CONFIG, "p")
+    asked = ImageHeader(ImageFormat.PNG, Size(24, 32), orientation=1, frames=1)
+    written = (await pool.scale(media, asked.size, PNG)).data
+    assert is_file_of(Written(written), asked)
+    forged = (
+        media.data,
+        written[:-1],
+        encoded(scene(size=(24, 33)), "png"),
+        encoded(scene(size=(24, 32)), "png", exif=exif_block(6)),
+        encoded(scene(size=(24, 32)), "png", save_all=True, append_images=[scene(size=(24, 32)).rotate(180)]),
+        b"<svg/>",
+        b"",
+    )
+    assert not [data for data in forged if is_file_of(Written(data), asked)]
+    assert not is_file_of(Done(written), asked)

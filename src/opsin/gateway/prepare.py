@@ -20,11 +20,12 @@ from opsin.core.warnings import AnswerWarning, WarningCode
 from opsin.engine.api import ChatPrompt, Engine, Picture, TokenPrompt
 from opsin.gateway.budget import Fitted, Want
 from opsin.gateway.fitting import LONG_TEXT_CHARS, PromptFitter
+from opsin.media.encoding import Encoding
 from opsin.media.types import ImageHeader, MediaBytes, RenderedPicture
 from opsin.prompt.build import PromptBuilder
 from opsin.prompt.guard import TextGuard
 from opsin.telemetry.metrics import Metrics
-from opsin.vision.plan import Count, Family, RenderRecipe, VisionPlan
+from opsin.vision.plan import Count, Family, RenderRecipe, Size, VisionPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,10 @@ class Renderer(Protocol):
 
     async def verify(self, media: MediaBytes) -> None:
         """Decodes a picture completely and returns nothing. Raises MediaError."""
+        ...
+
+    async def scale(self, media: MediaBytes, size: Size, encoding: Encoding) -> MediaBytes:
+        """A picture scaled down and written anew. Raises MediaError."""
         ...
 
 

@@ -15,9 +15,10 @@ import msgspec
 
 from opsin.core.errors import Code
 from opsin.media.confine import Level
+from opsin.media.encoding import Encoding
 from opsin.media.types import ImageFormat, ImageHeader
 from opsin.media.undecodable import Failure
-from opsin.vision.plan import RenderRecipe
+from opsin.vision.plan import RenderRecipe, Size
 
 LENGTH = struct.Struct("<I")
 
@@ -46,6 +47,15 @@ class RenderTask(msgspec.Struct, frozen=True, tag="render"):
     recipe: RenderRecipe | None
 
 
+class ScaleTask(msgspec.Struct, frozen=True, tag="scale"):
+    """One picture to scale down to ``size``, upright, and to write anew; see :func:`opsin.media.scale.scale`."""
+
+    num_bytes: int
+    header: ImageHeader
+    size: Size
+    encoding: Encoding
+
+
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
     """The worker has decoded a picture of each format and confined itself, as far as the machine let it."""
 
@@ -56,6 +66,12 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
     """The tiles as in ``RenderedPicture.pixels``; empty when there was no recipe."""
 
     pixels: bytes
+
+
+class Written(msgspec.Struct, frozen=True, tag="written"):
+    """The file of a scaled picture."""
+
+    data: bytes
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
@@ -88,8 +104,8 @@ class Lifted(msgspec.Struct, frozen=True, tag="lifted"):
     pictures: tuple[LiftedPicture | Refusal, ...]
 
 
-Task = LiftTask | RenderTask
-Answer = Ready | Done | Failed | Lifted
+Task = LiftTask | RenderTask | ScaleTask
+Answer = Ready | Done | Written | Failed | Lifted
 
 ANSWER_OVERHEAD_BYTES = 64
 """More than an answer has beside its pixels."""

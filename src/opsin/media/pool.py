@@ -9,18 +9,33 @@ no models, and of limits only that of all pictures together.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import signal
 from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
 
-from opsin.core.errors import Code, ConfigError, OpsinError, Overloaded
+from opsin.core.errors import Code, ConfigError, MediaError, MediaTooLarge, OpsinError, Overloaded
 from opsin.media.byte_semaphore import ByteSemaphore
 from opsin.media.config import MediaConfig
 from opsin.media.confine import Level
+from opsin.media.encoding import Encoding
+from opsin.media.header import read_header
 from opsin.media.limits import decoded_bytes
-from opsin.media.messages import ANSWER_OVERHEAD_BYTES, Answer, Done, Failed, Lifted, LiftTask, RenderTask
+from opsin.media.messages import (
+    ANSWER_OVERHEAD_BYTES,
+    Answer,
+    Done,
+    Failed,
+    Lifted,
+    LiftTask,
+    RenderTask,
+    ScaleTask,
+    Written,
+)
 from opsin.media.process import Job, NotConfined, WorkerProcess
-from opsin.media.types import MediaBytes, RenderedPicture
+from opsin.media.types import ImageHeader, MediaBytes, RenderedPicture
 from opsin.media.undecodable import Failure, undecodable
 from opsin.vision.plan import RenderRecipe, Size
 
@@ -30,6 +45,12 @@ _NOT_CONFINED = (
     "--require-sandbox: this machine does not filter the system calls of the processes that decode pictures (seccomp); "
     "use Linux on x86_64 or aarch64, in a container whose own profile allows seccomp, or start without the flag"
 )
+
+
+_BYTES_PER_WRITTEN_PIXEL = 5
+"""More than noise takes: 3.01 as PNG, 2.5 as JPEG of quality 95 without subsampling, 4.2 of quality 100."""
+_JPEG_BLOCK = 8
+_WRITTEN_HEAD_BYTES = 4096
 
 
 class RenderPool:
@@ -98,11 +119,30 @@ class RenderPool:
         """
         num_tiles = _num_tiles(recipe, media.header.upright)
         num_bytes = num_tiles * recipe.tile.width * recipe.tile.height * 3
-        return RenderedPicture(await self._decode(media, recipe, num_bytes), num_tiles, recipe.tile)
+        return RenderedPicture(await self._rendered(media, recipe, num_bytes), num_tiles, recipe.tile)
 
     async def verify(self, media: MediaBytes) -> None:
         """Decodes the picture completely and forgets it: for engines that get the original bytes. Raises as render."""
-        await self._decode(media, None, num_bytes=0)
+        await self._rendered(media, None, num_bytes=0)
+
+    async def scale(self, media: MediaBytes, size: Size, encoding: Encoding) -> MediaBytes:
+        """The first frame, upright and in RGB, resized to ``size`` and written anew: for engines that read files.
+
+        Raises:
+            MediaTooLarge: it then has more bytes than a picture may have.
+            ValueError: the size is beyond the picture's own; a bug of its author.
+            MediaUndecodable, Overloaded: as render.
+        """
+        upright = media.header.upright
+        if size.width > upright.width or size.height > upright.height:
+            raise ValueError(f"{size} enlarges a picture of {upright}")
+        header = ImageHeader(encoding.format, size, orientation=1, frames=1)
+        task = ScaleTask(len(media.data), media.header, size, encoding)
+        answer = await self._decode(media, task, _most_bytes(size), lambda answer: is_file_of(answer, header))
+        assert isinstance(answer, Written)
+        self._check_written(answer.data, header, media.param)
+        sha256 = await asyncio.to_thread(hashlib.sha256, answer.data)
+        return replace(media, data=answer.data, sha256=sha256.hexdigest(), header=header, base64=None)
 
     async def lift(self, body: bytes, marker: str) -> Lifted:
         """Takes the large pictures out of a request body, see :mod:`opsin.media.lift`.
@@ -118,22 +158,32 @@ class RenderPool:
         assert isinstance(answer, Lifted)
         return answer
 
-    async def _decode(self, media: MediaBytes, recipe: RenderRecipe | None, num_bytes: int) -> bytes:
+    async def _rendered(self, media: MediaBytes, recipe: RenderRecipe | None, num_bytes: int) -> bytes:
         """The pixels, exactly ``num_bytes``."""
         task = RenderTask(len(media.data), media.header, recipe)
-        subject = f"{media.header.format} with sha256 {media.sha256}"
-        job = Job(
-            task,
-            media.data,
-            num_bytes + ANSWER_OVERHEAD_BYTES,
-            lambda answer: isinstance(answer, Done) and len(answer.pixels) == num_bytes,
-            subject,
-            media.param,
+        answer = await self._decode(
+            media, task, num_bytes, lambda answer: isinstance(answer, Done) and len(answer.pixels) == num_bytes
         )
-        async with self._decoding.hold(decoded_bytes(media.header)):
-            answer = await self._run(job)
         assert isinstance(answer, Done)
         return answer.pixels
+
+    async def _decode(
+        self, media: MediaBytes, task: RenderTask | ScaleTask, max_bytes: int, fits: Callable[[Answer], bool]
+    ) -> Answer:
+        """What a worker makes of the picture, ``max_bytes`` at most."""
+        subject = f"{media.header.format} with sha256 {media.sha256}"
+        job = Job(task, media.data, max_bytes + ANSWER_OVERHEAD_BYTES, fits, subject, media.param)
+        async with self._decoding.hold(decoded_bytes(media.header)):
+            return await self._run(job)
+
+    def _check_written(self, data: bytes, header: ImageHeader, param: str) -> None:
+        limit = self._config.max_image_bytes
+        if len(data) > limit:
+            raise MediaTooLarge(
+                f"The picture, scaled to {header.size.width} x {header.size.height} and written as "
+                f"{header.format.written}, has {len(data)} bytes; the limit is {limit} (max_image_bytes).",
+                param=param,
+            )
 
     async def _run(self, job: Job) -> Answer:
         """The answer of the next free worker; one that fits the job."""
@@ -234,6 +284,20 @@ def _num_tiles(recipe: RenderRecipe, upright: Size) -> int:
     if last != Size(columns * recipe.tile.width, rows * recipe.tile.height):
         raise ValueError(f"{recipe} does not fit a picture of {upright}")
     return rows * columns + int(recipe.overview)
+
+
+def _most_bytes(size: Size) -> int:
+    """More than any picture of this size takes as a file; JPEG fills its blocks up."""
+    width, height = (-(-side // _JPEG_BLOCK) * _JPEG_BLOCK for side in (size.width, size.height))
+    return _BYTES_PER_WRITTEN_PIXEL * width * height + _WRITTEN_HEAD_BYTES
+
+
+def is_file_of(answer: Answer, header: ImageHeader) -> bool:
+    """Whether its container says exactly what was asked for, so that a worker cannot send on what nobody judged."""
+    try:
+        return isinstance(answer, Written) and read_header(answer.data, None, (header.format,)) == header
+    except MediaError:
+        return False
 
 
 def _lost(ended_by: int | None, job: Job) -> OpsinError:

@@ -1,7 +1,7 @@
 """Exercises everything that a worker will do, so that nothing is imported or opened once it is confined.
 
-The pictures are two pixels wide and in orange where their kind knows colours. They stand here encoded, because encoders
-are no part of a worker; Pillow and pillow-heif made them, with their lowest quality.
+The pictures are two pixels wide and in orange where their kind knows colours. They stand here encoded, because a worker
+has few encoders; Pillow and pillow-heif made them, with their lowest quality.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from collections.abc import Collection
 from importlib import import_module
 from itertools import chain
 
+from opsin.media.encoding import JPEG_95, PNG
 from opsin.media.header import read_header
 from opsin.media.lift import MIN_URL_BYTES, lift
 from opsin.media.render import render
+from opsin.media.scale import scale
 from opsin.media.types import ImageFormat
 from opsin.vision.plan import RenderRecipe, Size
 
@@ -76,12 +78,14 @@ def samples(image_format: ImageFormat) -> tuple[bytes, ...]:
 
 
 def warm_up(formats: Collection[ImageFormat]) -> None:
-    """Renders pictures of each format and lifts one out of a body."""
+    """Renders pictures of each format, scales one with each encoder and lifts one out of a body."""
     for name in _LATE:
         import_module(name)
     pictures = {image_format: samples(image_format) for image_format in formats}
     for data in chain.from_iterable(pictures.values()):
         render(data, read_header(data, None, formats), _RECIPE)
     some = next(iter(pictures.values()))[0]
+    for encoding in (JPEG_95, PNG):
+        scale(some, read_header(some, None, formats), Size(1, 1), encoding)
     url = f"data:image/png;base64,{b64encode(some.ljust(MIN_URL_BYTES, bytes(1))).decode()}"
     lift(json.dumps({"url": url, "escaped": {"url": url.replace("+", "\\u002b")}}).encode(), "", MIN_URL_BYTES, formats)

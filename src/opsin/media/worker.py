@@ -24,14 +24,17 @@ from opsin.media.messages import (
     Failed,
     LiftTask,
     Ready,
+    ScaleTask,
     Setup,
     Task,
+    Written,
     decode_setup,
     decode_task,
     encode,
 )
 from opsin.media.plugins import STARTS_THREADS
 from opsin.media.render import render
+from opsin.media.scale import scale
 from opsin.media.undecodable import Failure
 from opsin.media.warm_up import warm_up
 from opsin.telemetry import logs
@@ -71,6 +74,8 @@ def _run(task: Task, data: bytes, setup: Setup) -> Answer:
     try:
         if isinstance(task, LiftTask):
             return lift(data, task.marker, task.max_image_bytes, setup.formats)
+        if isinstance(task, ScaleTask):
+            return Written(scale(data, task.header, task.size, task.encoding))
         if task.recipe is None:
             verify(data, task.header)
             return Done(b"")
@@ -86,7 +91,9 @@ def _memory_bytes(task: Task) -> int:
     if isinstance(task, LiftTask):
         return _FREE_BYTES + _BYTES_PER_BODY_BYTE * task.num_bytes
     sizes = [task.header.size]
-    if task.recipe is not None:
+    if isinstance(task, ScaleTask):
+        sizes.append(task.size)
+    elif task.recipe is not None:
         num_tiles = task.recipe.rows * task.recipe.columns + 1
         sizes += [*task.recipe.resizes, *(num_tiles * (task.recipe.tile,))]
     return _FREE_BYTES + task.num_bytes + _BYTES_PER_PIXEL * sum(size.width * size.height for size in sizes)

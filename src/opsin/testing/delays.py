@@ -20,10 +20,11 @@ from opsin.engine.api import (
     Reservation,
     StreamEvent,
 )
+from opsin.media.encoding import Encoding
 from opsin.media.loader import MediaLoader
 from opsin.media.pool import RenderPool
 from opsin.media.types import Glance, LiftedMedia, MediaBytes, RenderedPicture
-from opsin.vision.plan import RenderRecipe
+from opsin.vision.plan import RenderRecipe, Size
 
 
 class DelayedLoader:
@@ -60,6 +61,11 @@ class DelayedRenderer:
         """See RenderPool."""
         await asyncio.sleep(self._seconds)
         await self._renderer.verify(media)
+
+    async def scale(self, media: MediaBytes, size: Size, encoding: Encoding) -> MediaBytes:
+        """See RenderPool."""
+        await asyncio.sleep(self._seconds)
+        return await self._renderer.scale(media, size, encoding)
 
 
 class DelayedEngine:

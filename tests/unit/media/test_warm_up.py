@@ -24,7 +24,8 @@ import pickle, sys, warnings
 warnings.simplefilter("ignore")
 from opsin.core.errors import MediaError
 from opsin.media.header import read_header
-from opsin.media.messages import RenderTask, Setup
+from opsin.media.encoding import JPEG_95, PNG
+from opsin.media.messages import RenderTask, ScaleTask, Setup
 from opsin.media.types import ImageFormat
 from opsin.media.warm_up import warm_up
 from opsin.media.worker import _run
@@ -44,6 +45,8 @@ for data in pictures:
         continue
     if header.size.width * header.size.height < 25_000_000:
         _run(RenderTask(len(data), header, recipe), data, Setup(1, 1, formats))
+        for encoding in (JPEG_95, PNG):
+            _run(ScaleTask(len(data), header, Size(3, 2), encoding), data, Setup(1, 1, formats))
 sys.exit(f"needed late: {seen}" if seen else 0)
 """
 

@@ -1,0 +1,43 @@
+"""A picture scaled down and written anew, for engines that read files. Runs in a worker; Pillow and stdlib only."""
+
+from __future__ import annotations
+
+from io import BytesIO
+
+from PIL import Image
+
+from opsin.media.decode import upright_rgb
+from opsin.media.encoding import Encoding
+from opsin.media.types import ImageFormat, ImageHeader
+from opsin.media.undecodable import Failure, undecodable
+from opsin.vision.plan import Size
+
+_NO_SUBSAMPLING = 0
+
+
+def scale(data: bytes, header: ImageHeader, size: Size, encoding: Encoding) -> bytes:
+    """The picture upright, in RGB, resized (Lanczos) to ``size``; of the source's metadata nothing is left.
+
+    Raises:
+        MediaUndecodable: the picture does not decode.
+    """
+    picture = upright_rgb(data, header)
+    if picture.size != (size.width, size.height):
+        picture = picture.resize((size.width, size.height), Image.Resampling.LANCZOS)
+    return _written(picture, encoding)
+
+
+def _written(picture: Image.Image, encoding: Encoding) -> bytes:
+    picture.info = {}  # Pillow's writers take profile, comment and transparency from here
+    buffer = BytesIO()
+    try:
+        match encoding.format:
+            case ImageFormat.JPEG:
+                picture.save(buffer, "JPEG", quality=encoding.quality, subsampling=_NO_SUBSAMPLING)
+            case ImageFormat.PNG:
+                picture.save(buffer, "PNG")
+            case _:
+                raise ValueError(f"{encoding.format} is never written")
+    except MemoryError:
+        raise undecodable(Failure.MEMORY) from None
+    return buffer.getvalue()
