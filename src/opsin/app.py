@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 
 from opsin.cache.keys import FeatureKeys, Scopes
 from opsin.core.errors import ConfigError
 from opsin.core.problems import raise_all
 from opsin.core.stages import Stage
-from opsin.engine.api import Engine, InputKind
+from opsin.engine.api import Capabilities, Engine, InputKind
 from opsin.engine.fake import FakeEngine
 from opsin.engine.local.config import ENGINE_STAGES, LocalEngineConfig
 from opsin.engine.local.engine import LocalEngine
@@ -22,6 +22,7 @@ from opsin.gateway.chat import ChatService
 from opsin.gateway.count import Counter, CountService, PictureCounter, PromptCounter, SizeCounter
 from opsin.gateway.fitting import PromptFitter
 from opsin.gateway.intake import Intake
+from opsin.gateway.plan_check import PlanCheck
 from opsin.gateway.prepare import MessagePreparer, Preparer, Renderer, TokenPreparer
 from opsin.gateway.routes import Gateway
 from opsin.gateway.served import ServedModels
@@ -42,6 +43,7 @@ from opsin.startup import card_of, model_problems, template_of
 from opsin.telemetry.logs import fields
 from opsin.telemetry.metrics import Metrics
 from opsin.testing.delays import DelayedEngine, DelayedLoader, DelayedRenderer
+from opsin.upstream_model import CountedModel, context_length, found_model, stated_model, tell
 from opsin.vision.bounds import configured
 from opsin.vision.estimate import estimated
 from opsin.vision.plan import Family, NativeFamily
@@ -62,6 +64,7 @@ class Application:
 
     gateway: Gateway
     renderer: RenderPool
+    adoption: _Adoption | None = None
 
     async def start(self) -> None:
         """Starts workers and engine.
@@ -74,8 +77,8 @@ class Application:
         _log_isolation(self.renderer.level)
         await self.gateway.engine.start()
         capabilities = self.gateway.engine.capabilities()
-        if capabilities.model_name is not None:
-            self.gateway.models.adopt(capabilities.model_name, capabilities.max_model_len)
+        if self.adoption is not None:
+            self.adoption.settle(capabilities, self.gateway.models)
         if capabilities.load_time_s is not None:
             self.gateway.metrics.load_time.set(capabilities.load_time_s)
 
@@ -88,6 +91,25 @@ class Application:
 def _log_isolation(level: Level) -> None:
     """How far the processes are confined that decode strangers' pictures; less than by seccomp is worth a warning."""
     logger.log(logging.INFO if level >= Level.SECCOMP else logging.WARNING, "%s", fields(sandbox=level.label))
+
+
+@dataclass(frozen=True, slots=True)
+class _Adoption:
+    """What is known of an engine's model only once the engine runs."""
+
+    settings: Settings
+    stated: CountedModel | None
+    preparer: MessagePreparer
+
+    def settle(self, capabilities: Capabilities, models: ServedModels) -> None:
+        """Takes the upstream's name over, and counts from now on if the model is known."""
+        model = self.stated or found_model(self.settings, capabilities)
+        max_model_len = context_length(self.settings, capabilities, model)
+        if capabilities.model_name is not None:
+            models.adopt(capabilities.model_name, max_model_len)
+        if model is not None:
+            self.preparer.plan_with(model.planner(self.settings.gateway, max_model_len))
+        tell(self.settings, model, max_model_len)
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +280,8 @@ def _with_chat_engine(settings: Settings, media: _Media, engine: Engine, name: s
     preparer = MessagePreparer(renderer=renders, guard=guard, metrics=metrics)
     serving = _Serving(engine, preparer, SizeCounter(guard))
     models = ServedModels(settings.served_model_name, root=name, revision=None, max_model_len=None)
-    return _assemble(settings, media, serving, metrics, models, GenerationDefaults())
+    application = _assemble(settings, media, serving, metrics, models, GenerationDefaults())
+    return replace(application, adoption=_Adoption(settings, stated_model(settings), preparer))
 
 
 def _text_guard(settings: Settings) -> TextGuard:
@@ -300,6 +323,7 @@ def _assemble(
         scopes=Scopes(),
         defaults=defaults,
         metrics=metrics,
+        plan_check=PlanCheck(models, settings.engine, metrics),
     )
     gateway = Gateway(
         chat=chat,

@@ -78,13 +78,18 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    model: str = Field(default=DEMO_MODEL, description="folder, hub id, or 'demo'")
+    model: str = Field(
+        default=DEMO_MODEL,
+        description="folder, hub id, or 'demo'; with an upstream: what it serves, to count its pictures",
+    )
     revision: str | None = Field(default=None, description="commit of a hub model; pin it in production")
     served_model_name: tuple[str, ...] = Field(
         default=(), description="names under which clients may ask for the model; default: the model's own"
     )
     max_model_len: Annotated[int | None, BeforeValidator(_tokens)] = Field(
-        default=None, gt=1, description="tokens of prompt and output, 8k is 8000 and 8K 8192; default: the model's"
+        default=None,
+        gt=1,
+        description="tokens of prompt and output, 8k is 8000 and 8K 8192; default: the upstream's or the model's",
     )
     mm_processor_kwargs: ProcessorKwargs = ProcessorKwargs()
     chat_template: str | None = Field(
@@ -115,6 +120,11 @@ class Settings(BaseModel):
     inject_out_of_memory: Annotated[dict[Stage, int], BeforeValidator(_pairs)] = Field(
         default_factory=dict[Stage, int], description="fault injection: so many first calls of an engine stage fail"
     )
+
+    @property
+    def stated_model(self) -> str | None:
+        """The model if somebody named it."""
+        return self.model if "model" in self.model_fields_set else None
 
     @property
     def model_location(self) -> str:

@@ -25,12 +25,13 @@ from opsin.media.types import ImageFormat
 from opsin.models.added_tokens import read_added_tokens
 from opsin.models.card import ModelCard, load_card
 from opsin.models.chat_template import read_template
-from opsin.models.hub import ResolvedModel, is_folder_name, resolve
+from opsin.models.countable import find_countable
+from opsin.models.hub import ResolvedModel, is_folder, resolve
 from opsin.models.quantization import check_quantization
 from opsin.prompt.template import ChatTemplate
 from opsin.settings import Configuration, EngineKind, Settings
 from opsin.vision.bounds import configured
-from opsin.vision.registry import native_family_for
+from opsin.vision.registry import family_for, native_family_for
 
 T = TypeVar("T")
 
@@ -41,7 +42,7 @@ _MISSING_DECODERS = {
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
-_ONLY_LOCAL = ("model", "revision", "chat_template", "max_model_len", "hub.", "local.")
+_ONLY_LOCAL = ("chat_template", "local.")
 """Settings, and sections, of a model that runs here."""
 
 
@@ -77,11 +78,7 @@ def notices(configuration: Configuration) -> Iterator[str]:
 
 def is_local(settings: Settings) -> bool:
     """Whether the model is a folder, there or not."""
-    return _is_folder(settings.model_location)
-
-
-def _is_folder(location: str) -> bool:
-    return Path(location).expanduser().is_dir() or is_folder_name(location)
+    return is_folder(settings.model_location)
 
 
 def card_of(settings: Settings, resolved: ResolvedModel) -> ModelCard:
@@ -183,6 +180,8 @@ def _of_engine(configuration: Configuration) -> Iterator[Problem]:
     match settings.engine:
         case EngineKind.UPSTREAM:
             yield from _of_upstream(settings.upstream)
+            if settings.stated_model is not None and is_local(settings):
+                yield from _raised(lambda: _check_countable(settings), "model", "revision", "mm_processor_kwargs")
         case EngineKind.LOCAL:
             yield from _raised(check_installed, "engine")
             yield from vllm_flags.problems(_about_engine(configuration))
@@ -195,8 +194,14 @@ def _of_engine(configuration: Configuration) -> Iterator[Problem]:
 def _of_upstream(config: UpstreamConfig | None) -> Iterator[Problem]:
     if config is None:
         yield Problem("engine upstream: --upstream URL is missing", ("engine", "upstream.url"))
-    elif (stated := config.tokenizer) is not None and _is_folder(stated):
+    elif (stated := config.tokenizer) is not None and is_folder(stated):
         yield from _raised(lambda: read_added_tokens(resolve(stated).path), "upstream.tokenizer")
+
+
+def _check_countable(settings: Settings) -> None:
+    """A folder that is named for an upstream is there for counting, so it has to be good for that."""
+    countable = find_countable(settings.model_location, settings.revision, settings.hub)
+    configured(family_for(countable.vision), settings.mm_processor_kwargs)
 
 
 def _of_template(settings: Settings) -> Iterator[Problem]:

@@ -48,7 +48,8 @@ def _at_a_server(settings: Settings, args: argparse.Namespace) -> Settings:
         return settings
     model = getattr(args, "model", None) or settings.upstream.model
     upstream = settings.upstream.model_copy(update={"ready_timeout_s": 5, "model": model})
-    return settings.model_copy(update={"upstream": upstream})
+    stated = {name: getattr(settings, name) for name in settings.model_fields_set - {"model"}}
+    return Settings.model_validate({**stated, "upstream": upstream})
 
 
 def _body(media: list[MediaBytes], question: str, args: argparse.Namespace) -> bytes:

@@ -71,7 +71,8 @@ class Picture:
     """One picture of a request, in prompt order.
 
     ``key`` identifies its features within a scope. For a TOKENS engine ``rendered`` is None when ``key`` was leased by
-    ``reserve``. For a MESSAGES engine ``media`` holds the original bytes, and the engine alone knows the token count.
+    ``reserve``. For a MESSAGES engine ``media`` is the file to send; its counts are a plan, None where the engine alone
+    knows.
     """
 
     key: str
@@ -160,6 +161,7 @@ class Capabilities:
     reports_cache: bool  # reserve() tells hits and misses of vision features
     reports_kv: bool  # stats() tells what the KV cache holds
     model_name: str | None = None  # an upstream's own name for the model, known after start()
+    model_root: str | None = None  # what an upstream says that the model is, where its name is another
     load_time_s: float | None = None
     device: str | None = None
 

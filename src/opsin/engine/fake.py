@@ -60,6 +60,9 @@ class FakeConfig(BaseModel):
     encode_s: float = Field(default=0.0, ge=0, description="time to encode a picture")
     max_model_len: int = Field(default=8192, gt=1, description="tokens of prompt and output")
     max_num_seqs: int = Field(default=8, gt=0, description="requests at once")
+    extra_image_tokens: int = Field(
+        default=0, ge=0, description="counted beside those that were planned, as by an engine that counts otherwise"
+    )
     failure: FakeFailure = Field(default=FakeFailure.NONE, description="when to fail")
 
 
@@ -175,7 +178,7 @@ class FakeEngine:
                     yield last
                 stages_s[Stage.DECODE] = time.monotonic() - started
                 reason: FinishReason = "stop" if text.stopped or limit == len(self._words) else "length"
-                usage = Usage(prompt_tokens, text.num_tokens, _image_tokens(request), cached_tokens=0)
+                usage = self._usage(request, prompt_tokens, text.num_tokens)
                 yield Finished(reason, usage, stages_s, encoded, encoded_tiles=len(encoded))
         finally:
             self._running.pop(request.id, None)
@@ -241,6 +244,10 @@ class FakeEngine:
                 f"max_model_len is {self._config.max_model_len}"
             )
         return prompt_tokens
+
+    def _usage(self, request: GenerationRequest, prompt_tokens: int, completion_tokens: int) -> Usage:
+        extra = self._config.extra_image_tokens if request.pictures else 0
+        return Usage(prompt_tokens + extra, completion_tokens, _image_tokens(request) + extra, cached_tokens=0)
 
     def _limit(self, request: GenerationRequest, prompt_tokens: int) -> int:
         room = self._config.max_model_len - prompt_tokens

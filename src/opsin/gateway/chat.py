@@ -27,6 +27,7 @@ from opsin.engine.api import (
     TokenPrompt,
     Usage,
 )
+from opsin.gateway.plan_check import PlanCheck
 from opsin.gateway.prepare import Prepared, Preparer, UsedPicture
 from opsin.media.label import label_warnings
 from opsin.media.loader import NONE_LIFTED
@@ -91,6 +92,7 @@ class ChatService:
         scopes: Scopes,
         defaults: GenerationDefaults,
         metrics: Metrics,
+        plan_check: PlanCheck,
     ) -> None:
         self._engine = engine
         self._loader = loader
@@ -98,6 +100,7 @@ class ChatService:
         self._scopes = scopes
         self._defaults = defaults
         self._metrics = metrics
+        self._plan_check = plan_check
 
     async def answer(
         self,
@@ -139,6 +142,8 @@ class ChatService:
             )
             events = await held.enter_async_context(aclosing(self._engine.submit(generation)))
             async for event in self._watched(events, watch, prepared):
+                if isinstance(event, Done) and prepared.planned is not None:
+                    self._plan_check.compare(request_id, prepared.planned, event.usage)
                 yield event
 
     def _check_ready(self) -> None:

@@ -1,29 +1,33 @@
 """From a prompt and its loaded pictures to what an engine reads.
 
 One preparer per kind of engine: a TOKENS engine gets token ids and rendered pixels, a MESSAGES engine gets the
-conversation and the original bytes. Both run between ``media.load`` and ``engine.submit``.
+conversation and files. Both run between ``media.load`` and ``engine.submit``.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from opsin.cache.keys import FeatureKeys
-from opsin.core.conversation import UNBOUNDED, Prompt, RawPrompt
+from opsin.core.conversation import UNBOUNDED, Conversation, Prompt, RawPrompt
 from opsin.core.errors import UnsupportedParameter
 from opsin.core.together import together
 from opsin.core.warnings import AnswerWarning, WarningCode
 from opsin.engine.api import ChatPrompt, Engine, Picture, TokenPrompt
 from opsin.gateway.budget import Fitted, Want
 from opsin.gateway.fitting import LONG_TEXT_CHARS, PromptFitter
-from opsin.media.encoding import Encoding
+from opsin.gateway.message_plan import MessagePlanner, PlannedPicture
+from opsin.gateway.plan_check import PlannedTokens
+from opsin.media.encoding import Encoding, closest_to
 from opsin.media.types import ImageHeader, MediaBytes, RenderedPicture
 from opsin.prompt.build import PromptBuilder
-from opsin.prompt.guard import TextGuard
+from opsin.prompt.guard import Guarded, TextGuard
+from opsin.prompt.length import TextLength
 from opsin.telemetry.metrics import Metrics
 from opsin.vision.plan import Count, Family, RenderRecipe, Size, VisionPlan
 
@@ -45,7 +49,8 @@ class Prepared:
     """What ``engine.submit`` needs; ``max_tokens`` is what the context leaves, None if the limit is unknown.
 
     ``used`` are the pictures in order. ``text`` is the rendered prompt, each picture one placeholder; None where the
-    engine applies its own template. ``warnings`` are about the prompt.
+    engine applies its own template. ``warnings`` are about the prompt. ``planned`` is what the engine should count,
+    None where it alone knows.
     """
 
     prompt: TokenPrompt | ChatPrompt
@@ -54,6 +59,7 @@ class Prepared:
     max_tokens: int | None
     text: str | None = None
     warnings: tuple[AnswerWarning, ...] = ()
+    planned: PlannedTokens | None = None
 
 
 class Renderer(Protocol):
@@ -118,10 +124,7 @@ class TokenPreparer:
     ) -> Prepared:
         """See Preparer."""
         prompt = self._builder.settle(prompt)
-        wants = [
-            Want(picture.header.upright, ref.detail, picture.param)
-            for picture, ref in zip(media, prompt.media(), strict=True)
-        ]
+        wants = wanted(prompt, media)
         fitted = await self._fitter.fit(prompt, wants, max_tokens)
         plans = [one.family.plan(want.size, want.detail) for want, one in zip(wants, fitted.pictures, strict=True)]
         keys = [self._keys.key(scope, picture.sha256, plan) for picture, plan in zip(media, plans, strict=True)]
@@ -139,6 +142,7 @@ class TokenPreparer:
             max_tokens=max_tokens or left,
             text=built.text,
             warnings=tuple(downscale_warnings(wants, fitted.pictures)),
+            planned=PlannedTokens(sum(plan.image_tokens for plan in plans), len(built.ids)),
         )
 
     def _count_lookups(self, keys: Sequence[str], leased: frozenset[str]) -> None:
@@ -163,15 +167,22 @@ class TokenPreparer:
 
 
 class MessagePreparer:
-    """For engines with a template of their own: every picture is decoded once in the sandbox, then sent as it came.
+    """For engines with a template of their own. Every picture is decoded once in the sandbox, then sent as it came.
 
-    Texts are kept from spelling special tokens, because the engine tokenises them together with its template.
+    Where the engine's model is known (``plan_with``), pictures are counted and limited before that, and one that has to
+    be smaller is written anew. Texts are kept from spelling special tokens, because the engine tokenises them together
+    with its template.
     """
 
     def __init__(self, *, renderer: Renderer, guard: TextGuard, metrics: Metrics) -> None:
         self._renderer = renderer
         self._guard = guard
         self._metrics = metrics
+        self._planner: MessagePlanner | None = None
+
+    def plan_with(self, planner: MessagePlanner) -> None:
+        """The engine's model is known from now on."""
+        self._planner = planner
 
     async def prepare(
         self,
@@ -191,18 +202,62 @@ class MessagePreparer:
             prompt = prompt.as_turn()
         refuse_bounds(prompt)
         if prompt.num_chars > LONG_TEXT_CHARS:
-            guarded = await asyncio.to_thread(self._guard.guard, prompt)
+            guarded, length = await asyncio.to_thread(self._read, prompt)
         else:
-            guarded = self._guard.guard(prompt)
-        pictures = await together(self._picture(picture) for picture in media)
+            guarded, length = self._read(prompt)
+        if self._planner is None or length is None:
+            return await self._as_they_came(guarded, media, max_tokens)
+        wants = wanted(prompt, media)
+        plan = self._planner.plan(wants, length, max_tokens)
+        pictures = await together(self._planned(one, to) for one, to in zip(media, plan.pictures, strict=True))
+        return Prepared(
+            prompt=ChatPrompt(guarded.conversation),
+            pictures=pictures,
+            used=tuple(
+                UsedPicture(one.header, to.count, to.scaled) for one, to in zip(media, plan.pictures, strict=True)
+            ),
+            max_tokens=max_tokens,
+            warnings=(*guarded.warnings, *downscale_warnings(wants, plan.pictures)),
+            planned=plan.tokens,
+        )
+
+    def _read(self, conversation: Conversation) -> tuple[Guarded, TextLength | None]:
+        """The text as it is sent, and what it takes, where that can be said."""
+        guarded = self._guard.guard(conversation)
+        return guarded, None if self._planner is None else self._planner.measure(guarded.conversation)
+
+    async def _as_they_came(self, guarded: Guarded, media: Sequence[MediaBytes], max_tokens: int | None) -> Prepared:
+        pictures = await together(self._verified(picture) for picture in media)
         used = tuple(UsedPicture(picture.header) for picture in media)
         return Prepared(ChatPrompt(guarded.conversation), pictures, used, max_tokens, warnings=guarded.warnings)
 
-    async def _picture(self, media: MediaBytes) -> Picture:
-        started = time.monotonic()
-        await self._renderer.verify(media)
-        self._metrics.preprocess.observe(time.monotonic() - started)
+    async def _verified(self, media: MediaBytes) -> Picture:
+        with self._measured():
+            await self._renderer.verify(media)
         return Picture(key=media.sha256, image_tokens=None, num_tiles=None, media=media)
+
+    async def _planned(self, media: MediaBytes, plan: PlannedPicture) -> Picture:
+        if plan.size is None:
+            picture = await self._verified(media)
+        else:
+            with self._measured():
+                scaled = await self._renderer.scale(media, plan.size, closest_to(media.header.format))
+            picture = Picture(key=scaled.sha256, image_tokens=None, num_tiles=None, media=scaled)
+        return replace(picture, image_tokens=plan.count.image_tokens, num_tiles=plan.count.num_tiles)
+
+    @contextmanager
+    def _measured(self) -> Generator[None]:
+        started = time.monotonic()
+        yield
+        self._metrics.preprocess.observe(time.monotonic() - started)
+
+
+def wanted(prompt: Prompt, media: Sequence[MediaBytes]) -> list[Want]:
+    """The pictures of a prompt as they were asked for."""
+    return [
+        Want(picture.header.upright, ref.detail, picture.param)
+        for picture, ref in zip(media, prompt.media(), strict=True)
+    ]
 
 
 def refuse_bounds(prompt: Prompt) -> None:
@@ -214,7 +269,9 @@ def refuse_bounds(prompt: Prompt) -> None:
         )
 
 
-def downscale_warnings(wants: Sequence[Want], fitted: Sequence[Fitted[Family]]) -> Iterator[AnswerWarning]:
+def downscale_warnings(
+    wants: Sequence[Want], fitted: Sequence[Fitted[Family] | PlannedPicture]
+) -> Iterator[AnswerWarning]:
     """One for each picture that a budget made smaller."""
     for want, one in zip(wants, fitted, strict=True):
         if one.scaled:

@@ -69,6 +69,12 @@ class Metrics:
             "opsin_requests", "Answered requests by status and error code", labelnames=["status", "code"],
             registry=self.registry,
         )  # fmt: skip
+        self.plan_mismatch = Counter(
+            "opsin_token_plan_mismatch",
+            "Requests of which the engine counted other tokens than were planned",
+            labelnames=["model", "engine"],
+            registry=self.registry,
+        )
         self.oom = Counter("opsin_oom", "Requests that failed for want of memory in the engine", registry=self.registry)
         self.running = Gauge("opsin_num_requests_running", "Requests in the engine's batch", registry=self.registry)
         self.waiting = Gauge("opsin_num_requests_waiting", "Requests that wait for the engine", registry=self.registry)

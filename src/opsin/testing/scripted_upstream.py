@@ -112,6 +112,7 @@ class ScriptedUpstream:
         self,
         *,
         model: str = "scripted",
+        root: str | None = None,
         script: Script | None = None,
         max_model_len: int | None = 4096,
         api_key: str | None = None,
@@ -121,6 +122,7 @@ class ScriptedUpstream:
         self.arrived = asyncio.Event()  # set by the first request; clear it to wait for another
         self.loading = False
         self._model = model
+        self._root = root
         self._default = script or Script()
         self._max_model_len = max_model_len
         self.api_key = api_key
@@ -148,9 +150,10 @@ class ScriptedUpstream:
             return _failed(Script(status=401, failure=_WRONG_KEY))
         if self.loading:
             return _failed(Script(status=503, failure=_LOADING))
-        length = {} if self._max_model_len is None else {"max_model_len": self._max_model_len}
+        told = {"root": self._root, "max_model_len": self._max_model_len}
+        known = {name: value for name, value in told.items() if value is not None}
         entries = [
-            {"id": name, "object": "model", "owned_by": "opsin", **length} for name in (self._model, *MODES, *MIXES)
+            {"id": name, "object": "model", "owned_by": "opsin", **known} for name in (self._model, *MODES, *MIXES)
         ]
         return _json({"object": "list", "data": entries})
 

@@ -69,6 +69,7 @@ class UpstreamEngine:
             input=InputKind.MESSAGES,
             max_model_len=self._model.max_model_len if self._model else None,
             model_name=self._model.name if self._model else None,
+            model_root=self._model.root if self._model else None,
             max_num_seqs=None,
             stages=frozenset(),
             reports_cache=False,

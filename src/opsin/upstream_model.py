@@ -1,0 +1,119 @@
+"""Which model an engine with a template of its own serves, as far as its pictures have to be counted.
+
+The operator says so (``MODEL`` or ``--model``), or the upstream's own name for it is in the facts. Else nothing is
+counted, and everything goes as it came.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from opsin.core.errors import ConfigError
+from opsin.engine.api import Capabilities
+from opsin.gateway.config import GatewayConfig
+from opsin.gateway.message_plan import MessagePlanner
+from opsin.models.card import load_card
+from opsin.models.countable import Countable, find_countable
+from opsin.models.facts import facts_of
+from opsin.models.hub import ResolvedModel, is_folder, resolve
+from opsin.prompt.length import EstimatedLength, TemplateLength, TextMeasure
+from opsin.prompt.template import ChatTemplate
+from opsin.prompt.tokenizer import Tokenizer
+from opsin.settings import Settings
+from opsin.telemetry.logs import fields
+from opsin.vision.bounds import configured
+from opsin.vision.plan import Family
+from opsin.vision.registry import family_for
+
+logger = logging.getLogger(__name__)
+
+_LIMITS = ("max_image_tiles", "max_image_tokens", "max_request_image_tokens")
+
+
+@dataclass(frozen=True, slots=True)
+class CountedModel:
+    """A model, who counts its pictures, and who measures its texts."""
+
+    name: str
+    countable: Countable
+    family: Family
+    text: TextMeasure
+
+    def planner(self, limits: GatewayConfig, max_model_len: int | None) -> MessagePlanner:
+        """Plans requests to it."""
+        return MessagePlanner(family=self.family, text=self.text, limits=limits, max_model_len=max_model_len)
+
+
+def stated_model(settings: Settings) -> CountedModel | None:
+    """The one that the operator names. Blocks.
+
+    None where none is named, or, with a warning, where a name of the Hub cannot be counted.
+
+    Raises:
+        ConfigError: it is a folder that is not there, or whose files are broken.
+    """
+    if settings.stated_model is None:
+        return None
+    try:
+        return _counted(
+            settings, settings.model, find_countable(settings.model_location, settings.revision, settings.hub)
+        )
+    except ConfigError as error:
+        if is_folder(settings.model_location):
+            raise
+        logger.warning("pictures are not counted: %s", error.message)
+        return None
+
+
+def found_model(settings: Settings, capabilities: Capabilities) -> CountedModel | None:
+    """The one that the upstream says it serves, if the facts know it. Needs no network."""
+    names = [name for name in (capabilities.model_root, capabilities.model_name) if name and facts_of(name)]
+    return _counted(settings, names[0], find_countable(names[0], None, settings.hub)) if names else None
+
+
+def context_length(settings: Settings, capabilities: Capabilities, model: CountedModel | None) -> int | None:
+    """The operator's, else the engine's own, else the model's; None where nobody knows."""
+    told = capabilities.max_model_len
+    if settings.max_model_len and told and settings.max_model_len > told:
+        logger.warning(
+            "--max-model-len %d: the upstream takes %d tokens and refuses more", settings.max_model_len, told
+        )
+    return settings.max_model_len or told or (model.countable.max_model_len if model else None)
+
+
+def tell(settings: Settings, model: CountedModel | None, max_model_len: int | None) -> None:
+    """Says in the log what is counted, and on what that rests."""
+    if model is None:
+        stated = [name for name in _LIMITS if getattr(settings.gateway, name) is not None]
+        if stated:
+            logger.warning("no effect, as pictures are not counted without a model (--model): %s", ", ".join(stated))
+        return
+    countable = model.countable
+    text = "exact" if isinstance(model.text, TemplateLength) else "estimated"
+    logger.info("%s", fields(counts=model.name, max_model_len=max_model_len, text_tokens=text, source=countable.source))
+    if not countable.is_verified:
+        logger.warning("nobody has checked the facts that count the pictures of %s: %s", model.name, countable.source)
+
+
+def _counted(settings: Settings, name: str, countable: Countable) -> CountedModel:
+    """Raises ConfigError for a model type without a rule, or without what ``mm_processor_kwargs`` name: these say how
+    the engine was started."""
+    family = configured(family_for(countable.vision), settings.mm_processor_kwargs)
+    return CountedModel(name, countable, family, _measure(settings, countable.resolved))
+
+
+def _measure(settings: Settings, files: ResolvedModel | None) -> TextMeasure:
+    """Exact where tokenizer and template are at hand; ``--upstream-tokenizer`` goes before the model's own files."""
+    stated = settings.upstream.tokenizer if settings.upstream else None
+    try:
+        resolved = resolve(stated, hub=settings.hub) if stated else files
+        if resolved is None:
+            return EstimatedLength()
+        card = load_card(resolved)
+        return TemplateLength(
+            Tokenizer.from_file(card.tokenizer_path), ChatTemplate(card.chat_template, card.special_tokens)
+        )
+    except ConfigError as error:
+        logger.info("text tokens are estimated: %s", error.message)
+        return EstimatedLength()
