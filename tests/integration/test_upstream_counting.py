@@ -1,0 +1,284 @@
+"""Pictures towards an upstream whose model is known: counted, limited, scaled, reported and compared."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import json
+import logging
+import re
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from opsin.bench.photo import PhotoMaker
+from opsin.core.errors import ConfigError
+from opsin.models.facts import known_checkpoints
+from opsin.settings import DEMO_MODEL
+from opsin.testing.script import Script, UsageShape
+from opsin.testing.scripted_upstream import ScriptedUpstream, serve
+from opsin.vision.plan import Size
+from opsin.vision.registry import family_for
+from tests.corpus.pictures import data_url, encoded, exif_block, scene
+from tests.integration.gateways import Served, gateway
+
+QWEN = "Qwen/Qwen2.5-VL-7B-Instruct"
+SMOLVLM = "HuggingFaceTB/SmolVLM-256M-Instruct"
+QUESTION = "What is it?"
+ESTIMATED = 3 + 8 + 32
+"""What the question is taken for where no tokenizer is at hand."""
+
+
+@functools.cache
+def phone_photo() -> bytes:
+    """12 megapixels, stored on its side, as phones do it."""
+    exif = b"Exif\0\0" + exif_block(6)
+    small = PhotoMaker(1).draw(0, 1008, 756).convert("RGB")
+    return encoded(small.resize((4032, 3024)), "jpeg", quality=85, exif=exif)
+
+
+@asynccontextmanager
+async def in_front(
+    upstream: ScriptedUpstream | None = None, **settings: Any
+) -> AsyncGenerator[tuple[Served, ScriptedUpstream]]:
+    """A gateway before a scripted engine."""
+    upstream = upstream or ScriptedUpstream(max_model_len=None)
+    async with (
+        serve(upstream) as url,
+        gateway(engine="upstream", upstream={"url": url}, media={"render_timeout_s": 60}, **settings) as served,
+    ):
+        yield served, upstream
+
+
+async def ask(served: Served, *pictures: bytes, detail: str = "auto", **fields: Any) -> tuple[int, dict[str, Any]]:
+    urls = [data_url(one, "") for one in pictures]
+    parts = [{"type": "image_url", "image_url": {"url": url, "detail": detail}} for url in urls]
+    content = [*parts, {"type": "text", "text": QUESTION}]
+    body = json.dumps({"messages": [{"role": "user", "content": content}], "max_tokens": 100, **fields})
+    async with served.http.post(f"{served.url}/v1/chat/completions", data=BytesIO(body.encode())) as response:
+        return response.status, await response.json()
+
+
+def sent_pictures(upstream: ScriptedUpstream, number: int = -1) -> list[bytes]:
+    """The files that a request brought to the engine."""
+    (message,) = json.loads(upstream.received[number].body)["messages"]
+    urls = [part["image_url"]["url"] for part in message["content"] if part["type"] == "image_url"]
+    return [base64.b64decode(url.partition(",")[2]) for url in urls]
+
+
+async def metric(served: Served, name: str) -> dict[str, float]:
+    """Samples by their labels."""
+    async with served.http.get(f"{served.url}/metrics") as response:
+        found = re.findall(rf"^{name}(\{{.*\}})? (\S+)$", await response.text(), re.MULTILINE)
+    return {labels: float(value) for labels, value in found}
+
+
+async def test_a_phone_photo_is_served_scaled_and_reported_or_refused_with_both_numbers() -> None:
+    async with in_front(model=QWEN, max_model_len=8192) as (served, upstream):
+        status, answer = await ask(served, phone_photo())
+        assert status == 200, answer
+        (report,) = answer["opsin"]["images"]
+        used = Size(report["used_width"], report["used_height"])
+        assert (report["width"], report["height"]) == (3024, 4032)
+        assert report["scaled"] is True
+        assert report["image_tokens"] == used.width * used.height // 28**2 <= 8192 - ESTIMATED - 100 - 2
+        assert report["image_tokens"] > 7900
+        assert [warning["code"] for warning in answer["opsin"]["warnings"]] == ["image_downscaled"]
+
+        (sent,) = sent_pictures(upstream)
+        picture = Image.open(BytesIO(sent))
+        assert (picture.format, picture.mode, picture.size) == ("JPEG", "RGB", (used.width, used.height))
+        assert not picture.getexif()
+        counted = family_for(known_checkpoints()[QWEN].vision).count(used)
+        assert (counted.used, counted.image_tokens) == (used, report["image_tokens"])
+
+        before = await metric(served, "vlm_image_preprocess_seconds_count")
+        status, refusal = await ask(served, phone_photo(), detail="high")
+        assert (status, refusal["error"]["code"]) == (400, "context_length_exceeded")
+        assert "15554 tokens" in refusal["error"]["message"]
+        assert f"limit is {8192 - ESTIMATED - 100} " in refusal["error"]["message"]
+        assert len(upstream.received) == 1
+        assert await metric(served, "vlm_image_preprocess_seconds_count") == before
+
+
+async def test_low_is_sent_at_the_low_size() -> None:
+    async with in_front(model=QWEN) as (served, upstream):
+        _, answer = await ask(served, encoded(scene(size=(1920, 1080)), "png"), detail="low")
+        (report,) = answer["opsin"]["images"]
+        assert (report["used_width"], report["used_height"], report["image_tokens"]) == (672, 364, 312)
+        assert "scaled" not in report  # it is what was asked for
+        (sent,) = sent_pictures(upstream)
+        picture = Image.open(BytesIO(sent))
+        assert (picture.format, picture.size) == ("PNG", (672, 364))
+
+
+async def test_what_fits_is_sent_as_it_came_and_counted() -> None:
+    picture = encoded(scene(size=(640, 480)), "webp", lossless=True)
+    async with in_front(model=QWEN) as (served, upstream):
+        _, answer = await ask(served, picture, picture)
+        assert sent_pictures(upstream) == [picture, picture]
+        assert answer["opsin"]["images"] == [
+            {
+                "format": "webp", "width": 640, "height": 480, "used_width": 644, "used_height": 476, "tiles": 1,
+                "image_tokens": 391,
+            }
+        ] * 2  # fmt: skip
+
+
+async def test_a_model_that_enlarges_every_picture_is_refused_instead() -> None:
+    picture = encoded(scene(size=(512, 512)), "png")
+    async with in_front(model=SMOLVLM, max_model_len=1100) as (served, upstream):
+        for detail in ("auto", "low"):
+            status, refusal = await ask(served, picture, detail=detail)
+            assert (status, refusal["error"]["code"]) == (400, "context_length_exceeded")
+            assert "1127 tokens" in refusal["error"]["message"]
+        assert not upstream.received
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({"max_image_tokens": 390}, "391 visual tokens with the detail asked for; the limit is 390"),
+        ({"max_request_image_tokens": 781}, "782 visual tokens with the detail asked for; the limit is 781"),
+    ],
+)
+async def test_the_operators_limits_hold(limits: dict[str, int], message: str) -> None:
+    picture = encoded(scene(size=(640, 480)), "png")
+    async with in_front(model=QWEN, gateway={**limits, "over_budget": "reject"}) as (served, upstream):
+        status, refusal = await ask(served, picture, picture)
+        assert (status, refusal["error"]["code"]) == (400, "too_many_image_tokens")
+        assert message in refusal["error"]["message"]
+        assert not upstream.received
+    async with in_front(model=QWEN, gateway=limits) as (served, upstream):
+        status, answer = await ask(served, picture, picture)
+        assert status == 200
+        tokens = [report["image_tokens"] for report in answer["opsin"]["images"]]
+        assert max(tokens) <= limits.get("max_image_tokens", 391)
+        assert sum(tokens) <= limits.get("max_request_image_tokens", 10**6)
+
+
+async def test_what_an_upstream_calls_its_model_is_enough() -> None:
+    """vLLM tells the checkpoint as ``root`` where its name is another."""
+    for upstream in (ScriptedUpstream(model=QWEN), ScriptedUpstream(model="mine", root=QWEN)):
+        async with in_front(upstream) as (served, _):
+            status, answer = await ask(served, phone_photo())
+            assert status == 200
+            (report,) = answer["opsin"]["images"]
+            assert report["image_tokens"] < 4096  # which the upstream says is its length
+            assert served.application.gateway.models.default in (QWEN, "mine")
+
+
+async def test_without_a_model_nothing_changes() -> None:
+    picture = phone_photo()
+    async with in_front(max_model_len=100) as (served, upstream):
+        for detail in ("auto", "low", "high"):
+            status, answer = await ask(served, picture, detail=detail)
+            assert status == 200
+            assert answer["opsin"]["images"] == [{"format": "jpeg", "width": 3024, "height": 4032}]
+            assert "warnings" not in answer["opsin"]
+        assert {hashlib.sha256(one).digest() for n in range(3) for one in sent_pictures(upstream, n)} == {
+            hashlib.sha256(picture).digest()
+        }
+        assert await metric(served, "opsin_token_plan_mismatch_total") == {}
+
+
+async def test_the_names_that_clients_ask_for_are_not_the_counted_model() -> None:
+    async with in_front(model=QWEN, max_model_len=8192) as (served, _):
+        async with served.http.get(f"{served.url}/v1/models") as response:
+            (model,) = (await response.json())["data"]
+        assert (model["id"], model["max_model_len"]) == ("scripted", 8192)
+        assert (await ask(served, model="scripted"))[0] == 200
+        assert (await ask(served, model=QWEN))[0] == 404
+    async with in_front(model=QWEN, served_model_name=("mine",)) as (served, _):
+        assert served.application.gateway.models.names == ("mine",)
+
+
+@pytest.mark.parametrize("shape", UsageShape)
+async def test_a_difference_to_the_engines_image_tokens_is_counted_and_logged(
+    shape: UsageShape, caplog: pytest.LogCaptureFixture
+) -> None:
+    picture = encoded(scene(size=(640, 480)), "png")
+    async with in_front(model=QWEN) as (served, upstream):
+        upstream.queue(Script(image_tokens=391, usage_shape=shape), Script(image_tokens=390, usage_shape=shape))
+        await ask(served, picture)
+        assert await metric(served, "opsin_token_plan_mismatch_total") == {}
+        with caplog.at_level(logging.WARNING, "opsin.gateway.plan_check"):
+            await ask(served, picture)
+        counted = await metric(served, "opsin_token_plan_mismatch_total")
+        assert counted == {'{engine="upstream",model="scripted"}': 1.0}
+    (line,) = [record.getMessage() for record in caplog.records if "plan_mismatch" in record.getMessage()]
+    assert "plan_mismatch=image_tokens planned=391 counted=390 model=scripted engine=upstream" in line
+
+
+async def test_where_only_the_sum_is_told_an_exact_text_is_compared() -> None:
+    """The demo model's own tokenizer and template are at hand."""
+    picture = encoded(scene(size=(64, 64)), "png")
+    async with gateway(engine="local", local={"num_threads": 1}, media={"render_timeout_s": 60}) as local:
+        _, answer = await ask(local, temperature=0)
+        text_tokens = answer["usage"]["prompt_tokens"]
+        _, answer = await ask(local, picture, temperature=0)
+        # Two line feeds, counted as the one token that they are to SmolVLM, are two to the demo model.
+        prompt_tokens = answer["usage"]["prompt_tokens"] - 1
+        assert await metric(local, "opsin_token_plan_mismatch_total") == {}
+    async with in_front(model=DEMO_MODEL) as (served, upstream):
+        upstream.queue(*(Script(prompt_tokens=tokens) for tokens in (text_tokens, prompt_tokens, prompt_tokens + 1)))
+        await ask(served)
+        await ask(served, picture)
+        assert await metric(served, "opsin_token_plan_mismatch_total") == {}
+        await ask(served, picture)
+        assert await metric(served, "opsin_token_plan_mismatch_total") == {'{engine="upstream",model="scripted"}': 1.0}
+
+
+async def test_an_estimated_text_is_not_compared() -> None:
+    async with in_front(model=QWEN) as (served, upstream):
+        upstream.queue(Script(prompt_tokens=5))
+        await ask(served)
+        assert await metric(served, "opsin_token_plan_mismatch_total") == {}
+
+
+async def test_the_fake_engine_can_count_otherwise() -> None:
+    picture = encoded(scene(size=(640, 480)), "png")
+    async with gateway(model=QWEN, fake={"extra_image_tokens": 1}) as served:
+        await ask(served)
+        _, answer = await ask(served, picture)
+        assert answer["usage"]["prompt_tokens_details"]["image_tokens"] == 392
+        assert await metric(served, "opsin_token_plan_mismatch_total") == {'{engine="fake",model="fake"}': 1.0}
+
+
+async def test_the_start_says_what_is_counted_and_on_what_that_rests(caplog: pytest.LogCaptureFixture) -> None:
+    unverified = next(facts for facts in known_checkpoints().values() if not facts.vision_verified)
+    with caplog.at_level(logging.INFO, "opsin"):
+        async with in_front(model=unverified.model_id):
+            pass
+        async with in_front(gateway={"max_image_tokens": 5}):
+            pass
+    lines = [record.getMessage() for record in caplog.records]
+    (counts,) = [line for line in lines if line.startswith("counts=")]
+    assert f"counts={unverified.model_id}" in counts
+    assert "text_tokens=estimated" in counts
+    assert [
+        line
+        for line in lines
+        if line.startswith(f"nobody has checked the facts that count the pictures of {unverified.model_id}")
+    ]
+    assert [line for line in lines if line.endswith("(--model): max_image_tokens")]
+
+
+async def test_a_folder_that_is_named_has_to_be_a_model(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"config\.json"):
+        async with in_front(model=str(tmp_path)):
+            pass
+
+
+async def test_a_hub_id_that_cannot_be_had_counts_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    async with in_front(model="nobody/nothing", hub={"offline": True}) as (served, _):
+        status, answer = await ask(served, encoded(scene(), "png"))
+    assert status == 200
+    assert "image_tokens" not in answer["opsin"]["images"][0]
+    assert [record for record in caplog.records if record.getMessage().startswith("pictures are not counted: ")]
