@@ -26,7 +26,7 @@ from opsin.models.added_tokens import read_added_tokens
 from opsin.models.card import ModelCard, load_card
 from opsin.models.chat_template import read_template
 from opsin.models.countable import find_countable
-from opsin.models.hub import ResolvedModel, is_folder, resolve
+from opsin.models.hub import ResolvedModel, is_folder_name, resolve
 from opsin.models.quantization import check_quantization
 from opsin.prompt.template import ChatTemplate
 from opsin.settings import Configuration, EngineKind, Settings
@@ -78,7 +78,11 @@ def notices(configuration: Configuration) -> Iterator[str]:
 
 def is_local(settings: Settings) -> bool:
     """Whether the model is a folder, there or not."""
-    return is_folder(settings.model_location)
+    return _is_folder(settings.model_location)
+
+
+def _is_folder(location: str) -> bool:
+    return Path(location).expanduser().is_dir() or is_folder_name(location)
 
 
 def card_of(settings: Settings, resolved: ResolvedModel) -> ModelCard:
@@ -180,7 +184,7 @@ def _of_engine(configuration: Configuration) -> Iterator[Problem]:
     match settings.engine:
         case EngineKind.UPSTREAM:
             yield from _of_upstream(settings.upstream)
-            if settings.stated_model is not None and is_local(settings):
+            if settings.stated_model is not None and Path(settings.model_location).expanduser().is_dir():
                 yield from _raised(lambda: _check_countable(settings), "model", "revision", "mm_processor_kwargs")
         case EngineKind.LOCAL:
             yield from _raised(check_installed, "engine")
@@ -194,7 +198,7 @@ def _of_engine(configuration: Configuration) -> Iterator[Problem]:
 def _of_upstream(config: UpstreamConfig | None) -> Iterator[Problem]:
     if config is None:
         yield Problem("engine upstream: --upstream URL is missing", ("engine", "upstream.url"))
-    elif (stated := config.tokenizer) is not None and is_folder(stated):
+    elif (stated := config.tokenizer) is not None and _is_folder(stated):
         yield from _raised(lambda: read_added_tokens(resolve(stated).path), "upstream.tokenizer")
 
 

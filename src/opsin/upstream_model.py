@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from pathlib import Path
 
 from opsin.core.errors import ConfigError
 from opsin.engine.api import Capabilities
@@ -16,7 +17,7 @@ from opsin.gateway.message_plan import MessagePlanner
 from opsin.models.card import load_card
 from opsin.models.countable import Countable, find_countable
 from opsin.models.facts import facts_of
-from opsin.models.hub import ResolvedModel, is_folder, resolve
+from opsin.models.hub import ResolvedModel, resolve
 from opsin.prompt.length import EstimatedLength, TemplateLength, TextMeasure
 from opsin.prompt.template import ChatTemplate
 from opsin.prompt.tokenizer import Tokenizer
@@ -48,10 +49,10 @@ class CountedModel:
 def stated_model(settings: Settings) -> CountedModel | None:
     """The one that the operator names. Blocks.
 
-    None where none is named, or, with a warning, where a name of the Hub cannot be counted.
+    None where none is named, or, with a warning, where it cannot be had: it may be a folder of the upstream's machine.
 
     Raises:
-        ConfigError: it is a folder that is not there, or whose files are broken.
+        ConfigError: it is a folder of this machine that is no model, or of which nobody knows how to count.
     """
     if settings.stated_model is None:
         return None
@@ -60,7 +61,7 @@ def stated_model(settings: Settings) -> CountedModel | None:
             settings, settings.model, find_countable(settings.model_location, settings.revision, settings.hub)
         )
     except ConfigError as error:
-        if is_folder(settings.model_location):
+        if Path(settings.model_location).expanduser().is_dir():
             raise
         logger.warning("pictures are not counted: %s", error.message)
         return None

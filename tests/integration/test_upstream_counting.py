@@ -276,8 +276,9 @@ async def test_a_folder_that_is_named_has_to_be_a_model(tmp_path: Path) -> None:
             pass
 
 
-async def test_a_hub_id_that_cannot_be_had_counts_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    async with in_front(model="nobody/nothing", hub={"offline": True}) as (served, _):
+@pytest.mark.parametrize("name", ["nobody/nothing", "/models/of/the/upstream"])
+async def test_a_model_that_cannot_be_had_counts_nothing(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    async with in_front(model=name, hub={"offline": True}) as (served, _):
         status, answer = await ask(served, encoded(scene(), "png"))
     assert status == 200
     assert "image_tokens" not in answer["opsin"]["images"][0]

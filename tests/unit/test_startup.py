@@ -97,13 +97,27 @@ def test_an_upstreams_tokenizer_has_to_be_one(tmp_path: Path) -> None:
 
 
 def test_only_the_local_engine_refuses_what_it_cannot_do() -> None:
-    values: dict[str, Any] = {"revision": "abc", "model": "./absent"}
+    values: dict[str, Any] = {"chat_template": "{% for %}", "local": {"num_threads": 1}}
     vllm = (Stated.of_keyword("tensor_parallel_size", 8), Stated.of_keyword("enforce_eager", True))
     found = replace(configured(upstream={"url": "http://127.0.0.1:1"}, **values), vllm=vllm)
     assert startup.problems(found) == []
     assert list(startup.notices(found)) == [
-        "no effect with engine upstream, which runs no model here: revision, model, tensor_parallel_size, enforce_eager"
+        "no effect with engine upstream, which runs no model here: chat_template, local.num_threads, "
+        "tensor_parallel_size, enforce_eager"
     ]
+
+
+def test_a_model_named_for_an_upstream_is_counted_if_it_is_here(tmp_path: Path) -> None:
+    upstream = {"url": "http://127.0.0.1:1"}
+    elsewhere = configured(upstream=upstream, model="/models/on-the-upstreams-machine", revision="abc")
+    assert startup.problems(elsewhere) == []
+    assert list(startup.notices(elsewhere)) == []
+    (problem,) = problems(upstream=upstream, model=str(tmp_path))
+    assert "config.json" in problem
+    (tmp_path / "config.json").write_text('{"model_type": "unheard_of"}')
+    (problem,) = problems(upstream=upstream, model=str(tmp_path))
+    assert problem.startswith("model_type unheard_of: no visual-token rule")
+    assert problems(upstream=upstream, model="demo") == []
 
 
 def test_a_format_whose_decoder_is_missing_is_no_start(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,11 +59,6 @@ def resolve(
     return _from_hub(model, revision, hub or HubConfig(), endpoint)
 
 
-def is_folder(model: str) -> bool:
-    """Whether it is a folder, there or not."""
-    return Path(model).expanduser().is_dir() or is_folder_name(model)
-
-
 def is_folder_name(model: str) -> bool:
     """Whether a name can only mean a folder."""
     return model.startswith(("/", "./", "../", "~"))
