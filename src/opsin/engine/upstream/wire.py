@@ -12,8 +12,8 @@ class ModelEntry(msgspec.Struct, frozen=True):
     """One model of ``/v1/models``; ``max_model_len`` and ``root``, its hub id or folder, are vLLM's and SGLang's."""
 
     id: str
-    root: str | None = None
     max_model_len: int | None = None
+    root: str | None = None
 
 
 class ModelList(msgspec.Struct, frozen=True):
