@@ -14,10 +14,10 @@ from opsin.core.errors import ConfigError
 from opsin.engine.api import Capabilities
 from opsin.gateway.config import GatewayConfig
 from opsin.gateway.message_plan import MessagePlanner
-from opsin.models.card import load_card
+from opsin.models.card import ModelCard, load_card
 from opsin.models.countable import Countable, find_countable
 from opsin.models.facts import facts_of
-from opsin.models.hub import ResolvedModel, resolve
+from opsin.models.hub import resolve
 from opsin.prompt.length import EstimatedLength, TemplateLength, TextMeasure
 from opsin.prompt.template import ChatTemplate
 from opsin.prompt.tokenizer import Tokenizer
@@ -25,7 +25,7 @@ from opsin.settings import Settings
 from opsin.telemetry.logs import fields
 from opsin.vision.bounds import configured
 from opsin.vision.plan import Family
-from opsin.vision.registry import family_for
+from opsin.vision.registry import family_for, is_native, native_family_for
 
 logger = logging.getLogger(__name__)
 
@@ -100,21 +100,24 @@ def tell(settings: Settings, model: CountedModel | None, max_model_len: int | No
 def _counted(settings: Settings, name: str, countable: Countable) -> CountedModel:
     """Raises ConfigError for a model type without a rule, or without what ``mm_processor_kwargs`` name: these say how
     the engine was started."""
-    family = configured(family_for(countable.vision), settings.mm_processor_kwargs)
-    return CountedModel(name, countable, family, _measure(settings, countable.resolved))
-
-
-def _measure(settings: Settings, files: ResolvedModel | None) -> TextMeasure:
-    """Exact where tokenizer and template are at hand; ``--upstream-tokenizer`` goes before the model's own files."""
-    stated = settings.upstream.tokenizer if settings.upstream else None
+    family: Family = configured(family_for(countable.vision), settings.mm_processor_kwargs)
     try:
-        resolved = resolve(stated, hub=settings.hub) if stated else files
-        if resolved is None:
-            return EstimatedLength()
-        card = load_card(resolved)
-        return TemplateLength(
-            Tokenizer.from_file(card.tokenizer_path), ChatTemplate(card.chat_template, card.special_tokens)
-        )
+        card = _text_files(settings, countable)
+        if card is None:
+            return CountedModel(name, countable, family, EstimatedLength())
+        tokenizer = Tokenizer.from_file(card.tokenizer_path)
+        text = TemplateLength(tokenizer, ChatTemplate(card.chat_template, card.special_tokens))
+        if countable.resolved is not None and card.path == countable.resolved.path and is_native(card.model_type):
+            native = configured(native_family_for(card), settings.mm_processor_kwargs)
+            family = native.counted_by(lambda slot: len(tokenizer.encode(slot)))
     except ConfigError as error:
         logger.info("text tokens are estimated: %s", error.message)
-        return EstimatedLength()
+        return CountedModel(name, countable, family, EstimatedLength())
+    return CountedModel(name, countable, family, text)
+
+
+def _text_files(settings: Settings, countable: Countable) -> ModelCard | None:
+    """Of ``--upstream-tokenizer``, else the model's own; None where neither is at hand. Raises ConfigError."""
+    stated = settings.upstream.tokenizer if settings.upstream else None
+    resolved = resolve(stated, hub=settings.hub) if stated else countable.resolved
+    return None if resolved is None else load_card(resolved)
