@@ -188,7 +188,7 @@ async def test_of_a_picture_that_may_lie_on_its_side_both_counts_are_told() -> N
     assert status == 200
     (image,) = body["images"]
     async with counting() as served:
-        lying = encoded(scene(size=SIZE[::-1]), "jpeg")
+        lying = encoded(scene(size=(SIZE[1], SIZE[0])), "jpeg")
         _, other = await tokens(served, image_body(data_url(lying, "image/jpeg"), detail="high"))
         _, complete = await tokens(served, image_body(data_url(TURNED_LATE), detail="high"))
     assert image["turned"]["image_tokens"] == other["images"][0]["image_tokens"]

@@ -122,7 +122,7 @@ def _refusal(server: UpstreamConfig, response: aiohttp.ClientResponse, answer: b
         error = msgspec.json.decode(answer, type=ErrorBody).error
     except (msgspec.DecodeError, UnicodeDecodeError):
         error = None
-    if response.status == 404 and (error is None or error.code != Code.MODEL_NOT_FOUND):
+    if response.status == 404 and (error is None or error.code != str(Code.MODEL_NOT_FOUND)):
         return ConfigError(f"{server.url} has no /tokens: it is no opsin, or an old one")
     if error is None or response.status in (401, 403):
         return http_error(response.status, response.headers.get("retry-after"), answer)

@@ -16,6 +16,7 @@ from opsin.engine.fake import FakeConfig, FakeEngine
 from opsin.gateway.config import GatewayConfig
 from opsin.gateway.fitting import PromptFitter
 from opsin.gateway.prepare import Prepared, TokenPreparer
+from opsin.media.encoding import Encoding
 from opsin.media.types import ImageFormat, ImageHeader, MediaBytes, RenderedPicture
 from opsin.settings import Settings
 from opsin.telemetry.metrics import Metrics
@@ -39,6 +40,9 @@ class BlankRenderer:
         return RenderedPicture(bytes(num_tiles * recipe.tile.area * 3), num_tiles, recipe.tile)
 
     async def verify(self, media: MediaBytes) -> None:
+        raise AssertionError("a TOKENS engine has its pictures rendered")
+
+    async def scale(self, media: MediaBytes, size: Size, encoding: Encoding) -> MediaBytes:
         raise AssertionError("a TOKENS engine has its pictures rendered")
 
 
