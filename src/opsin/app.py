@@ -337,6 +337,7 @@ def _assemble(
             media.renderer,
             max_text_bytes=settings.gateway.max_text_bytes,
             keep_base64=engine.capabilities().input is InputKind.MESSAGES,
+            relay=engine.capabilities().relays,
         ),
         config=settings.gateway,
     )

@@ -21,12 +21,11 @@ from opsin.core.ids import new_request_id
 from opsin.core.problems import raise_all
 from opsin.demo.hint import PHOTO_HINT, is_photo
 from opsin.engine.api import Delta
-from opsin.gateway.chat import Warned
+from opsin.gateway.chat import Warned, collect
 from opsin.gateway.streaming import to_completion
 from opsin.media import data_url
 from opsin.media.types import MediaBytes
 from opsin.protocol.request import parse_request
-from opsin.protocol.response import encode
 from opsin.settings import DEMO_MODEL, EngineKind, Settings
 
 
@@ -91,21 +90,20 @@ async def _hint(application: Application, media: list[MediaBytes]) -> None:
 async def _answer(application: Application, body: bytes, *, as_json: bool) -> None:
     request_id = new_request_id()
     answer = application.gateway.chat.answer(parse_request(body), request_id=request_id, tenant="cli")
-    text = ""
+    if as_json:
+        model = application.gateway.models.default
+        print(to_completion(await collect(answer), request_id=request_id, model=model).decode())
+        return
+    begun = False
     async with aclosing(answer) as events:
         async for event in events:
             if isinstance(event, Warned):
                 _warn(event)
             elif isinstance(event, Delta):
-                if not as_json:
-                    # Behind "Assistant:" the first token of most models begins with a space.
-                    print(event.text if text.strip() else event.text.lstrip(), end="", flush=True)
-                text += event.text
-            elif as_json:
-                model = application.gateway.models.default
-                print(encode(to_completion(text, event, request_id=request_id, model=model)).decode())
-    if not as_json:
-        print()
+                # Behind "Assistant:" the first token of most models begins with a space.
+                print(event.text if begun else event.text.lstrip(), end="", flush=True)
+                begun = begun or bool(event.text.strip())
+    print()
 
 
 def _warn(warned: Warned) -> None:

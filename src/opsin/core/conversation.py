@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
-Role = Literal["system", "user", "assistant"]
+Role = Literal["system", "user", "assistant", "tool"]  # the last: only towards engines that serve tools
+
+Fields = tuple[tuple[str, bytes], ...]
+"""Names and JSON of fields that opsin does not read and an engine does: passed on as they came."""
 
 
 class Detail(StrEnum):
@@ -57,6 +60,7 @@ class Message:
 
     role: Role
     parts: tuple[Part, ...]
+    fields: Fields = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,7 @@ class Conversation:
 
     messages: tuple[Message, ...]
     bounds: PixelBounds = UNBOUNDED
+    fields: Fields = ()
 
     @property
     def num_chars(self) -> int:

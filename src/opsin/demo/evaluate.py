@@ -32,8 +32,7 @@ async def ask(application: Application, conversation: Conversation) -> str:
     """The model's greedy answer."""
     body = json.dumps({"messages": to_openai(conversation), "max_tokens": 96, "temperature": 0}).encode()
     answer = application.gateway.chat.answer(parse_request(body), request_id=new_request_id(), tenant="evaluation")
-    text, _ = await collect(answer)
-    return text
+    return (await collect(answer)).text
 
 
 async def evaluate(model: str, per_task: int, seed: int, *, show: bool) -> tuple[Counter[str], Counter[str]]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal, Protocol
 
-from opsin.core.conversation import Conversation
+from opsin.core.conversation import Conversation, Fields
 from opsin.core.stages import Stage
 from opsin.media.types import MediaBytes, RenderedPicture
 
@@ -113,21 +113,40 @@ class Usage:
     completion_tokens: int | None
     image_tokens: int | None
     cached_tokens: int | None = None
+    further: Fields = ()  # what else an upstream counts
+
+
+@dataclass(frozen=True, slots=True)
+class Further:
+    """What an upstream says beyond text, by the object of the event in which it stands: tool calls, reasoning, log
+    probabilities, and whatever an engine invents."""
+
+    event: Fields = ()
+    choice: Fields = ()
+    delta: Fields = ()
+
+
+NOTHING = Further()
 
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """New text; never empty, never half a character. ``num_tokens`` tokens went into it."""
+    """New text, never half a character; empty only where there is something ``further``. ``num_tokens`` went into both,
+    0 where nothing was generated for them."""
 
     text: str
     num_tokens: int
+    further: Further = NOTHING
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The end of a stream. ``stages_s`` holds queue, vision_encode, prefill, decode as far as the engine knows them."""
+    """The end of a stream. ``stages_s`` holds queue, vision_encode, prefill, decode as far as the engine knows them.
 
-    reason: FinishReason
+    ``reason`` is a FinishReason, or an upstream's own word.
+    """
+
+    reason: FinishReason | str
     usage: Usage
     stages_s: Mapping[Stage, float]
     encoded_pictures_s: Sequence[float] = field(default=())  # encoder time of each picture that was encoded
@@ -160,6 +179,7 @@ class Capabilities:
     stages: frozenset[Stage]  # the stages it reports
     reports_cache: bool  # reserve() tells hits and misses of vision features
     reports_kv: bool  # stats() tells what the KV cache holds
+    relays: bool = False  # fields that opsin does not read are sent to it, and its own are passed on
     model_name: str | None = None  # an upstream's own name for the model, known after start()
     model_root: str | None = None  # what an upstream says that the model is, where its name is another
     load_time_s: float | None = None

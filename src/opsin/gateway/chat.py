@@ -17,10 +17,12 @@ from opsin.core.errors import Code, EngineError, EngineOutOfMemory, InvalidReque
 from opsin.core.stages import Stage, Stopwatch, Timeline
 from opsin.core.warnings import AnswerWarning
 from opsin.engine.api import (
+    NOTHING,
     Delta,
     Engine,
     Finished,
     FinishReason,
+    Further,
     GenerationRequest,
     SamplingParams,
     StreamEvent,
@@ -57,7 +59,7 @@ class Done:
     """The end of an answer, with what it answers: its pictures, and the prompt, whose ids or text are None where the
     engine makes them."""
 
-    reason: FinishReason
+    reason: FinishReason | str
     usage: Usage
     timeline: Timeline
     images: tuple[UsedPicture, ...] = ()
@@ -186,11 +188,12 @@ class ChatService:
                 yield self._finish(event, watch, prepared)
                 return
             now = time.monotonic()
-            if previous is None:
-                self._metrics.ttft.observe(now - watch.started_at)
-            else:
-                self._metrics.itl.observe((now - previous) / event.num_tokens)
-            previous = now
+            if event.num_tokens:
+                if previous is None:
+                    self._metrics.ttft.observe(now - watch.started_at)
+                else:
+                    self._metrics.itl.observe((now - previous) / event.num_tokens)
+                previous = now
             yield event
         raise EngineError("the engine ended the stream without finishing it", code=Code.ENGINE_TRUNCATED)
 
@@ -220,16 +223,27 @@ def check_min_tokens(request: SamplingFields, max_tokens: int | None) -> None:
         )
 
 
-async def collect(answer: AsyncGenerator[AnswerEvent, None]) -> tuple[str, Done]:
-    """The whole text and its end. Raises OpsinError as the answer does."""
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """A whole answer. ``further`` are what an upstream said beyond text, event by event."""
+
+    text: str
+    further: tuple[Further, ...]
+    done: Done
+
+
+async def collect(answer: AsyncGenerator[AnswerEvent, None]) -> Collected:
+    """All of an answer. Raises OpsinError as the answer does."""
     texts: list[str] = []
+    further: list[Further] = []
     async with aclosing(answer) as events:
         async for event in events:
             match event:
-                case Delta(text):
-                    texts.append(text)
+                case Delta():
+                    texts.append(event.text)
+                    further += () if event.further is NOTHING else (event.further,)
                 case Done():
-                    return "".join(texts), event
+                    return Collected("".join(texts), tuple(further), event)
                 case Warned():
                     pass  # the end says it again
     raise OpsinError("the answer ended without a result")

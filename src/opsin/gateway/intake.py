@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from opsin.core.errors import BodyTooLarge
@@ -37,12 +38,17 @@ class Taken:
 
 
 class Intake:
-    """Parses bodies. ``keep_base64``: for an engine that is sent the pictures as base64 again."""
+    """Parses bodies.
 
-    def __init__(self, lifter: Lifter, *, max_text_bytes: int, keep_base64: bool) -> None:
+    ``keep_base64``: for an engine that is sent the pictures as base64 again. ``relay``: for one that is sent fields
+    which opsin does not read.
+    """
+
+    def __init__(self, lifter: Lifter, *, max_text_bytes: int, keep_base64: bool, relay: bool) -> None:
         self._lifter = lifter
         self._max_text_bytes = max_text_bytes
         self._keep_base64 = keep_base64
+        self._parse = partial(parse_request, relay=relay)
 
     async def take(self, body: bytes) -> Taken:
         """Parses and validates.
@@ -53,11 +59,11 @@ class Intake:
             MediaUndecodable, Overloaded: the body could not be taken apart.
         """
         if len(body) <= LARGE_BODY_BYTES:
-            return Taken(parse_request(body))
+            return Taken(self._parse(body))
         marker = f"lifted-{secrets.token_hex(8)}"  # not to be guessed: a client may write any URL
         lifted = await self._lifter.lift(body, marker)
         self._check_text(len(lifted.body))
-        request = await asyncio.to_thread(parse_request, lifted.body)
+        request = await asyncio.to_thread(self._parse, lifted.body)
         return Taken(request, opened(lifted, body, marker, keep_base64=self._keep_base64))
 
     def _check_text(self, num_bytes: int) -> None:

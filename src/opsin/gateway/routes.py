@@ -203,11 +203,11 @@ class _Http:
         collected = await _unless_gone(collect(answer), exchange.http)
         if collected is None:
             return self._gone(exchange)
-        text, done = collected
+        done = collected.done
         self._log(exchange, None, done)
-        completion = to_completion(text, done, request_id=exchange.id, model=model)
+        completion = to_completion(collected, request_id=exchange.id, model=model)
         headers = {"server-timing": server_timing(done.timeline), **warnings_header(done.warnings)}
-        return Response(encode(completion), headers=headers, media_type="application/json")
+        return Response(completion, headers=headers, media_type="application/json")
 
     async def _stream(
         self, answer: Answer, exchange: _Exchange, model: str, held: ExitStack, *, include_usage: bool

@@ -6,20 +6,23 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from opsin.core.conversation import Fields
 from opsin.core.errors import DeadlineExceeded, OpsinError, Overloaded
 from opsin.core.stages import Timeline
 from opsin.core.warnings import AnswerWarning
 from opsin.engine.api import Delta
 from opsin.engine.api import Usage as EngineUsage
-from opsin.gateway.chat import AnswerEvent, Done
+from opsin.gateway.chat import AnswerEvent, Collected, Done
 from opsin.gateway.deadline import Deadline
 from opsin.gateway.errors import as_opsin_error
 from opsin.gateway.heartbeat import Silence
 from opsin.gateway.prepare import UsedPicture
 from opsin.protocol import sse
+from opsin.protocol.merge import merged
 from opsin.protocol.response import (
     AssistantMessage,
     ChatCompletion,
@@ -28,11 +31,13 @@ from opsin.protocol.response import (
     ChunkChoice,
     ChunkDelta,
     Extension,
+    FurtherFields,
     ImageReport,
+    JsonObject,
     PromptTokensDetails,
     Usage,
     WarningObject,
-    encode,
+    encode_with,
     error_body,
     now,
 )
@@ -54,16 +59,29 @@ def to_usage(usage: EngineUsage) -> Usage | None:
     )
 
 
-def to_completion(text: str, done: Done, *, request_id: str, model: str) -> ChatCompletion:
-    """The whole answer as one object."""
-    return ChatCompletion(
+def to_completion(collected: Collected, *, request_id: str, model: str) -> bytes:
+    """The whole answer as one JSON object."""
+    done = collected.done
+    further = FurtherFields(
+        answer=merged(further.event for further in collected.further),
+        choice=merged(further.choice for further in collected.further),
+        text=merged(further.delta for further in collected.further),
+        usage=_raw(done.usage.further),
+    )
+    completion = ChatCompletion(
         id=request_id,
         created=now(),
         model=model,
-        choices=[Choice(AssistantMessage(text), done.reason)],
+        # OpenAI's null: there are tool calls or reasoning, and no text.
+        choices=[Choice(AssistantMessage(collected.text or (None if further.text else "")), done.reason)],
         usage=to_usage(done.usage),
         opsin=_extension(done),
     )
+    return encode_with(completion, further)
+
+
+def _raw(fields: Fields) -> JsonObject:
+    return {name: msgspec.Raw(value) for name, value in fields}
 
 
 def _extension(done: Done) -> Extension:
@@ -120,7 +138,7 @@ async def to_events(
     event = first
     try:
         while not isinstance(event, Done):
-            yield sse.event(chunks.delta(event.text)) if isinstance(event, Delta) else sse.COMMENT
+            yield sse.event(chunks.delta(event)) if isinstance(event, Delta) else sse.COMMENT
             event = await anext(rest)
         outcome.done = event
         yield sse.event(chunks.finish(event))
@@ -165,18 +183,20 @@ class _Chunks:
         self._created = now()
         self._role: str | None = "assistant"
 
-    def delta(self, text: str) -> bytes:
-        return encode(self._chunk([ChunkChoice(self._delta(text))]))
+    def delta(self, delta: Delta) -> bytes:
+        further = delta.further
+        fields = FurtherFields(_raw(further.event), _raw(further.choice), _raw(further.delta))
+        return encode_with(self._chunk([ChunkChoice(self._delta(delta.text or None))]), fields)
 
     def finish(self, done: Done) -> bytes:
         chunk = self._chunk([ChunkChoice(self._delta(None), finish_reason=done.reason)])
         chunk.opsin = _extension(done)
-        return encode(chunk)
+        return encode_with(chunk, FurtherFields())
 
     def usage(self, usage: EngineUsage) -> bytes:
         chunk = self._chunk([])
         chunk.usage = to_usage(usage)
-        return encode(chunk)
+        return encode_with(chunk, FurtherFields(usage=_raw(usage.further)))
 
     def _delta(self, text: str | None) -> ChunkDelta:
         role, self._role = self._role, None

@@ -147,7 +147,8 @@ class LLM:
         request_id = new_request_id()
         answer = self._application.gateway.chat.answer(request, request_id=request_id, tenant=TENANT)
         with _noted(index):
-            output = to_output(request_id, *await collect(answer))
+            collected = await collect(answer)
+            output = to_output(request_id, collected.text, collected.done)
         advance()
         return output
 

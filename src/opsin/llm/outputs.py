@@ -16,7 +16,7 @@ class CompletionOutput:
     """One answer. ``finish_reason`` is ``stop`` at an end token or stop string, ``length`` at a limit."""
 
     text: str
-    finish_reason: FinishReason
+    finish_reason: FinishReason | str
     index: int = 0
 
 

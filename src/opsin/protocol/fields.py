@@ -47,6 +47,7 @@ class FieldRule:
     note: str
     place: Place = Place.REQUEST
     neutral: tuple[object, ...] = ()  # values that ask a refused field for nothing, apart from null
+    stays: bool = False  # not for the engine either, where fields that it reads are relayed to it
 
     @property
     def path(self) -> str:
@@ -71,9 +72,9 @@ class PartTypeRule:
     note: str
 
 
-def find_refused(place: Place, fields: Mapping[str, object]) -> FieldRule | None:
-    """The rule of the first field that asks for what opsin does not do."""
-    rules = _REFUSED[place]
+def find_refused(place: Place, fields: Mapping[str, object], *, relayed: bool = False) -> FieldRule | None:
+    """The rule of the first field that asks for what opsin does not do; ``relayed``: nor lets an engine do."""
+    rules = _REFUSED_AND_STAY[place] if relayed else _REFUSED[place]
     for name, value in fields.items():
         rule = rules.get(name) or _strange(place, name)
         if rule is not None and rule.asks(value):
@@ -88,6 +89,11 @@ def _strange(place: Place, name: str) -> FieldRule | None:
     return FieldRule(name[:_MAX_SHOWN], Fate.REFUSED, _PROCESSOR, place)
 
 
+def is_relayed(place: Place, name: str) -> bool:
+    """Whether an engine that serves more than opsin reads is sent this field of a request or a message."""
+    return name not in _STAY[place]
+
+
 def refuse_unserved(fields: Mapping[str, object]) -> None:
     """Raises UnsupportedParameter for the first field of a request that asks for what opsin does not do."""
     rule = find_refused(Place.REQUEST, fields)
@@ -99,12 +105,12 @@ def _accepted(name: str, note: str, place: Place = Place.REQUEST) -> FieldRule:
     return FieldRule(name, Fate.ACCEPTED, note, place)
 
 
-def _ignored(name: str, note: str, place: Place = Place.REQUEST) -> FieldRule:
-    return FieldRule(name, Fate.IGNORED, note, place)
+def _ignored(name: str, note: str, place: Place = Place.REQUEST, *, stays: bool = False) -> FieldRule:
+    return FieldRule(name, Fate.IGNORED, note, place, stays=stays)
 
 
-def _refused(name: str, note: str, *neutral: object, place: Place = Place.REQUEST) -> FieldRule:
-    return FieldRule(name, Fate.REFUSED, note, place, neutral)
+def _refused(name: str, note: str, *neutral: object, place: Place = Place.REQUEST, stays: bool = False) -> FieldRule:
+    return FieldRule(name, Fate.REFUSED, note, place, neutral, stays)
 
 
 _NO_TOOLS = "tools are not built yet; describe them in a message and read the answer as text"
@@ -117,6 +123,10 @@ _DETAIL = "set 'detail' of the picture instead"
 _PROCESSOR = f"the processor is the server's; {_DETAIL}"
 _MAX_SHOWN = 40
 _TRANSFER = "the server alone decides where caches live"
+_CODE = "code from a request is never run"
+_PLACE = "the server alone decides what a request runs on"
+_USAGE = "set 'include_usage', which counts at the end"
+_NO_PADDING = "chunks are not padded; do without 'stream'"
 
 _ACCEPTED_RULES = (
     _accepted("model", "one of `GET /v1/models`; may be absent"),
@@ -161,17 +171,17 @@ _RENDERING = "only on vLLM's render routes"
 _EARLIER = "of an earlier answer, whose text is in `content`"
 
 _IGNORED_RULES = (
-    _ignored("user", _TENANT),
-    _ignored("safety_identifier", _TENANT),
-    _ignored("metadata", _NOT_STORED),
-    _ignored("store", _NOT_STORED),
-    _ignored("service_tier", "there is one"),
+    _ignored("user", _TENANT, stays=True),
+    _ignored("safety_identifier", _TENANT, stays=True),
+    _ignored("metadata", _NOT_STORED, stays=True),
+    _ignored("store", _NOT_STORED, stays=True),
+    _ignored("service_tier", "there is one", stays=True),
     _ignored("prediction", "only speeds an answer up"),
-    _ignored("prompt_cache_key", _CACHES),
-    _ignored("prompt_cache_options", _CACHES),
-    _ignored("prompt_cache_retention", _CACHES),
-    _ignored("session_id", _CACHES),
-    _ignored("request_id", "send the header `x-request-id`: the answer repeats it"),
+    _ignored("prompt_cache_key", _CACHES, stays=True),
+    _ignored("prompt_cache_options", _CACHES, stays=True),
+    _ignored("prompt_cache_retention", _CACHES, stays=True),
+    _ignored("session_id", _CACHES, stays=True),
+    _ignored("request_id", "send the header `x-request-id`: the answer repeats it", stays=True),
     _ignored("stream_interval", "each token is sent at once"),
     _ignored("parallel_tool_calls", "only with `tools`"),
     _ignored("length_penalty", _BEAMS),
@@ -183,7 +193,7 @@ _IGNORED_RULES = (
     _ignored("guided_whitespace_pattern", _GUIDED),
     _ignored("routed_experts_prompt_start", "only where experts are reported"),
     _ignored("return_token_offsets", _RENDERING),
-    _ignored("return_mm_kwargs", _RENDERING),
+    _ignored("return_mm_kwargs", _RENDERING, stays=True),
     _ignored("name", "chat templates of vision models have no place for it", Place.MESSAGE),
     _ignored("tool_call_id", "only with the role `tool`", Place.MESSAGE),
     _ignored("annotations", _EARLIER, Place.MESSAGE),
@@ -193,16 +203,16 @@ _IGNORED_RULES = (
 )
 
 _REFUSED_RULES = (
-    _refused("n", "ask once for each answer", 1),
-    _refused("best_of", "ask once for each answer", 1),
-    _refused("use_beam_search", "set 'temperature' to 0 for the most probable answer", False),
+    _refused("n", "ask once for each answer", 1, stays=True),
+    _refused("best_of", "ask once for each answer", 1, stays=True),
+    _refused("use_beam_search", "set 'temperature' to 0 for the most probable answer", False, stays=True),
     _refused("tools", _NO_TOOLS, []),
     _refused("functions", _NO_TOOLS, []),
     _refused("tool_choice", _NO_TOOLS, "none", "auto"),
     _refused("function_call", _NO_TOOLS, "none", "auto"),
     _refused("logprobs", _NO_LOGPROBS, False),
     _refused("top_logprobs", _NO_LOGPROBS, 0),
-    _refused("prompt_logprobs", _NO_LOGPROBS),
+    _refused("prompt_logprobs", _NO_LOGPROBS, stays=True),
     _refused("logprob_token_ids", _NO_LOGPROBS, []),
     _refused("response_format", _NO_GRAMMAR, {"type": "text"}),
     _refused("structured_outputs", _NO_GRAMMAR, {}),
@@ -212,7 +222,7 @@ _REFUSED_RULES = (
     _refused("guided_grammar", _NO_GRAMMAR, ""),
     _refused("structural_tag", _NO_GRAMMAR, ""),
     _refused("logit_bias", "tokens are chosen by the sampling fields alone", {}),
-    _refused("logits_processors", "code from a request is never run", []),
+    _refused("logits_processors", _CODE, [], stays=True),
     _refused("bad_words", "tokens are chosen by the sampling fields alone", []),
     _refused("allowed_token_ids", "tokens are chosen by the sampling fields alone"),
     _refused("stop_token_ids", "name what they stand for in 'stop'", []),
@@ -229,41 +239,53 @@ _REFUSED_RULES = (
     _refused("add_generation_prompt", _TEMPLATE, True),
     _refused("continue_final_message", _TEMPLATE, False),
     _refused("add_special_tokens", _TEMPLATE, False),
-    _refused("chat_template", _TEMPLATE),
+    _refused("chat_template", _TEMPLATE, stays=True),
     _refused("chat_template_kwargs", _TEMPLATE, {}),
     _refused("documents", "put documents into a message", []),
-    _refused("media_io_kwargs", f"limits are the server's; {_DETAIL}", {}),
-    _refused("cache_salt", _IDENTITY),
-    _refused("priority", "requests are served in the order in which they come", 0),
-    _refused("kv_transfer_params", _TRANSFER, {}),
-    _refused("ec_transfer_params", _TRANSFER, {}),
+    _refused("media_io_kwargs", f"limits are the server's; {_DETAIL}", {}, stays=True),
+    _refused("cache_salt", _IDENTITY, stays=True),
+    _refused("priority", "requests are served in the order in which they come", 0, stays=True),
+    _refused("kv_transfer_params", _TRANSFER, {}, stays=True),
+    _refused("ec_transfer_params", _TRANSFER, {}, stays=True),
+    _refused("custom_logit_processor", _CODE, stays=True),
+    _refused("extra_key", _IDENTITY, stays=True),
+    _refused("rid", "send the header `x-request-id`: the answer repeats it", stays=True),
+    _refused("session_params", _TRANSFER, stays=True),
+    _refused("bootstrap_host", _PLACE, stays=True),
+    _refused("bootstrap_port", _PLACE, stays=True),
+    _refused("bootstrap_room", _PLACE, stays=True),
+    _refused("data_parallel_rank", _PLACE, stays=True),
+    _refused("lora_path", "ask for a model of `GET /v1/models`", stays=True),
     _refused("vllm_xargs", "there are no extensions that read it", {}),
     _refused("return_token_ids", "the answer is text alone", False),
     _refused("return_prompt_text", _TEMPLATE, False),
-    _refused("audio", _NO_SOUND),
-    _refused("modalities", _NO_SOUND, ["text"]),
+    _refused("audio", _NO_SOUND, stays=True),
+    _refused("modalities", _NO_SOUND, ["text"], stays=True),
     _refused("moderation", "moderate the answer yourself"),
     _refused("web_search_options", "search yourself and put what you found into a message"),
-    _refused(
-        "continuous_usage_stats", "set 'include_usage', which counts at the end", False, place=Place.STREAM_OPTIONS
-    ),
-    _refused("include_obfuscation", "chunks are not padded; do without 'stream'", False, place=Place.STREAM_OPTIONS),
+    _refused("continuous_usage_stats", _USAGE, False, place=Place.STREAM_OPTIONS, stays=True),
+    _refused("include_obfuscation", _NO_PADDING, False, place=Place.STREAM_OPTIONS, stays=True),
     _refused("tool_calls", _NO_TOOLS, [], place=Place.MESSAGE),
     _refused("function_call", _NO_TOOLS, place=Place.MESSAGE),
     _refused("tools", _NO_TOOLS, [], place=Place.MESSAGE),
     _refused("refusal", "send it as 'content'", "", place=Place.MESSAGE),
-    _refused("audio", _NO_SOUND, place=Place.MESSAGE),
-    _refused("do_image_splitting", _PROCESSOR, place=Place.PROCESSOR),
-    _refused("uuid", _IDENTITY, place=Place.PART),
-    _refused("content_hash", _IDENTITY, place=Place.IMAGE_URL),
-    _refused("max_dynamic_patch", _DETAIL, place=Place.IMAGE_URL),
-    _refused("max_long_side_pixel", _DETAIL, place=Place.IMAGE_URL),
+    _refused("audio", _NO_SOUND, place=Place.MESSAGE, stays=True),
+    _refused("do_image_splitting", _PROCESSOR, place=Place.PROCESSOR, stays=True),
+    _refused("uuid", _IDENTITY, place=Place.PART, stays=True),
+    _refused("content_hash", _IDENTITY, place=Place.IMAGE_URL, stays=True),
+    _refused("max_dynamic_patch", _DETAIL, place=Place.IMAGE_URL, stays=True),
+    _refused("max_long_side_pixel", _DETAIL, place=Place.IMAGE_URL, stays=True),
 )
 
 RULES = (*_ACCEPTED_RULES, *_IGNORED_RULES, *_REFUSED_RULES)
 
 _ACCEPTED = {place: {rule.name for rule in _ACCEPTED_RULES if rule.place is place} for place in Place}
 _REFUSED = {place: {rule.name: rule for rule in _REFUSED_RULES if rule.place is place} for place in Place}
+_REFUSED_AND_STAY = {place: {name: rule for name, rule in _REFUSED[place].items() if rule.stays} for place in Place}
+_STAY = {
+    place: {rule.name for rule in RULES if rule.place is place and (rule.stays or rule.fate is Fate.ACCEPTED)}
+    for place in Place
+}
 
 _AS_TEXT = "send it as a part of type 'text'"
 _AS_PICTURE = "send a part of type 'image_url' with a data: URL"

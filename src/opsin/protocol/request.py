@@ -1,6 +1,7 @@
 """``POST /v1/chat/completions`` as it arrives: validated, then turned into ordered parts.
 
-What is accepted, ignored and refused by name stands in :mod:`opsin.protocol.fields`.
+What is accepted, ignored and refused by name stands in :mod:`opsin.protocol.fields`; what an engine is sent besides, in
+:mod:`opsin.protocol.relay`.
 """
 
 from __future__ import annotations
@@ -8,7 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    PrivateAttr,
+    Tag,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from opsin.core.conversation import (
@@ -25,11 +37,16 @@ from opsin.core.conversation import (
 from opsin.core.errors import Code, InvalidRequest, MediaError
 from opsin.protocol.complaints import complaint
 from opsin.protocol.fields import PART_TYPES, FieldRule, Place, find_refused, refuse_unserved
+from opsin.protocol.relay import Relayed, relayed
 
 MAX_MESSAGES = 1024
 MAX_STOP = 16
 MAX_PARTS = 1024
 MAX_COUNT = 2**31 - 1
+
+
+_RELAY: dict[str, object] = {}
+"""The validation context of a request for an engine that is sent more than opsin reads."""
 
 
 class _Wire(BaseModel):
@@ -39,9 +56,9 @@ class _Wire(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _refuse_unserved(cls, value: Any) -> Any:
+    def _refuse_unserved(cls, value: Any, info: ValidationInfo) -> Any:
         if cls.place is not None and isinstance(value, dict):
-            rule = find_refused(cls.place, value)  # pyright: ignore[reportUnknownArgumentType] raw JSON
+            rule = find_refused(cls.place, value, relayed=info.context is _RELAY)  # pyright: ignore[reportUnknownArgumentType] raw JSON
             if rule is not None:
                 raise PydanticCustomError("refused_field", "this field is refused", {"rule": rule})
         return value  # pyright: ignore[reportUnknownVariableType] raw JSON
@@ -93,7 +110,7 @@ class ChatMessage(_Wire):
     """One message of the request."""
 
     place = Place.MESSAGE
-    role: Literal["system", "developer", "user", "assistant"]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
     content: (
         Annotated[
             Annotated[str, Tag("<string>")]
@@ -102,6 +119,13 @@ class ChatMessage(_Wire):
         ]
         | None
     ) = None
+
+    @field_validator("role")
+    @classmethod
+    def _served(cls, role: str, info: ValidationInfo) -> str:
+        if role == "tool" and info.context is not _RELAY:
+            raise PydanticCustomError("literal_error", "", {"expected": "'system', 'developer', 'user' or 'assistant'"})
+        return role
 
 
 class StreamOptions(_Wire):
@@ -181,6 +205,17 @@ class ChatCompletionRequest(SamplingFields):
     stream: bool = False
     stream_options: StreamOptions | None = None
     mm_processor_kwargs: ProcessorFields | None = None
+    _relayed: Relayed | None = PrivateAttr(default=None)
+
+    @property
+    def relayed(self) -> Relayed | None:
+        """What the engine is sent besides; None where it reads no more than opsin."""
+        return self._relayed
+
+    def relaying(self, fields: Relayed) -> ChatCompletionRequest:
+        """This request, with ``fields`` besides."""
+        self._relayed = fields
+        return self
 
     @property
     def include_usage(self) -> bool:
@@ -188,21 +223,21 @@ class ChatCompletionRequest(SamplingFields):
         return self.stream_options is not None and self.stream_options.include_usage
 
 
-def parse_request(body: bytes) -> ChatCompletionRequest:
-    """Returns the validated request.
+def parse_request(body: bytes, *, relay: bool = False) -> ChatCompletionRequest:
+    """Returns the validated request. ``relay``: for an engine that is sent more than opsin reads.
 
     Raises:
         InvalidRequest: not JSON, or a field is wrong; ``param`` names the field, the message never quotes its value.
         UnsupportedParameter: a field asks for what opsin does not do.
     """
     try:
-        request = ChatCompletionRequest.model_validate_json(body)
+        request = ChatCompletionRequest.model_validate_json(body, context=_RELAY if relay else None)
     except ValidationError as error:
         raise _invalid(error) from None
     if request.stream_options is not None and not request.stream:
         raise InvalidRequest("'stream_options' needs 'stream': true", param="stream_options")
     _check_across_fields(request)
-    return request
+    return request.relaying(relayed(body)) if relay else request
 
 
 def check_sampling(fields: dict[str, object]) -> SamplingFields:
@@ -271,7 +306,13 @@ def _field_path(location: Sequence[int | str]) -> str:
     return ".".join(str(step) for step in location if not str(step).startswith("<"))
 
 
-_ROLES: dict[str, Role] = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+_ROLES: dict[str, Role] = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+}
 
 
 def to_conversation(request: ChatCompletionRequest) -> Conversation:
@@ -280,8 +321,9 @@ def to_conversation(request: ChatCompletionRequest) -> Conversation:
     Raises:
         MediaError: a picture outside a user message.
     """
+    further = request.relayed or Relayed((), ((),) * len(request.messages))
     messages: list[Message] = []
-    for index, message in enumerate(request.messages):
+    for index, (message, fields) in enumerate(zip(request.messages, further.messages, strict=True)):
         parts = _parts(message, f"messages.{index}.content")
         if message.role != "user" and any(isinstance(part, MediaRef) for part in parts):
             raise MediaError(
@@ -289,9 +331,9 @@ def to_conversation(request: ChatCompletionRequest) -> Conversation:
                 code=Code.MEDIA_IN_WRONG_ROLE,
                 param=f"messages.{index}.content",
             )
-        messages.append(Message(_ROLES[message.role], parts))
+        messages.append(Message(_ROLES[message.role], parts, fields))
     kwargs = request.mm_processor_kwargs
-    return Conversation(tuple(messages), UNBOUNDED if kwargs is None else kwargs.bounds)
+    return Conversation(tuple(messages), UNBOUNDED if kwargs is None else kwargs.bounds, further.request)
 
 
 def _parts(message: ChatMessage, param: str) -> tuple[Part, ...]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
 from opsin.core.errors import OpsinError
 
-FinishReason = Literal["stop", "length", "content_filter", "tool_calls"]
+JsonObject = dict[str, object]
 
 
 class PromptTokensDetails(msgspec.Struct, omit_defaults=True):
@@ -66,7 +67,7 @@ class Extension(msgspec.Struct, omit_defaults=True):
 class AssistantMessage(msgspec.Struct):
     """The whole answer."""
 
-    content: str
+    content: str | None
     role: str = "assistant"
     refusal: None = None
 
@@ -75,7 +76,7 @@ class Choice(msgspec.Struct):
     """The one choice of a completion."""
 
     message: AssistantMessage
-    finish_reason: FinishReason
+    finish_reason: str
     index: int = 0
     logprobs: None = None
 
@@ -103,7 +104,7 @@ class ChunkChoice(msgspec.Struct):
     """The one choice of a chunk."""
 
     delta: ChunkDelta
-    finish_reason: FinishReason | None = None
+    finish_reason: str | None = None
     index: int = 0
     logprobs: None = None
 
@@ -212,6 +213,30 @@ def error_body(error: OpsinError) -> bytes:
 def encode(answer: msgspec.Struct) -> bytes:
     """JSON of any answer of this module."""
     return msgspec.json.encode(answer)
+
+
+@dataclass(frozen=True, slots=True)
+class FurtherFields:
+    """Fields of an engine's own, by the object of an answer that they join; ``text`` is a choice's message or delta."""
+
+    answer: JsonObject = field(default_factory=dict[str, object])
+    choice: JsonObject = field(default_factory=dict[str, object])
+    text: JsonObject = field(default_factory=dict[str, object])
+    usage: JsonObject = field(default_factory=dict[str, object])
+
+
+def encode_with(answer: ChatCompletion | ChatCompletionChunk, further: FurtherFields) -> bytes:
+    """JSON of an answer with an engine's own fields; a field of both is the engine's."""
+    if further == FurtherFields():
+        return encode(answer)
+    wire: dict[str, Any] = msgspec.to_builtins(answer)
+    wire |= further.answer
+    for choice in wire["choices"]:
+        choice |= further.choice
+        choice["message" if "message" in choice else "delta"] |= further.text
+    if further.usage and wire.get("usage"):
+        wire["usage"] |= further.usage
+    return msgspec.json.encode(wire)
 
 
 def now() -> int:

@@ -13,7 +13,7 @@ import msgspec
 import pybase64
 from msgspec import UNSET, UnsetType
 
-from opsin.core.conversation import Detail, MediaRef, Message, Part, TextPart
+from opsin.core.conversation import Detail, Fields, MediaRef, Message, Part, TextPart
 from opsin.engine.api import ChatPrompt, GenerationRequest, Picture, SamplingParams
 from opsin.media.data_url import head
 
@@ -45,13 +45,17 @@ class _Options(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode_body(request: GenerationRequest, model: str) -> bytes:
-    """The JSON body: messages and their parts in the user's order, pictures as data URLs of their original bytes."""
+    """The JSON body: messages and their parts in the user's order, pictures as data URLs of their original bytes.
+
+    Fields that opsin does not read follow as they came.
+    """
     assert isinstance(request.prompt, ChatPrompt), "an upstream applies its own template: it reads messages"
     pictures = iter(request.pictures)
     messages = [*_joined(_message(message, pictures) for message in request.prompt.conversation.messages)]
     assert next(pictures, None) is None, "more pictures than media refs"
     options = msgspec.json.encode(_options(request.sampling, model))
-    return b"".join((b'{"messages":[', *messages, b"],", options[1:]))
+    further = _further(request.prompt.conversation.fields)
+    return b"".join((b'{"messages":[', *messages, b"]", *further, b",", options[1:]))
 
 
 def _options(sampling: SamplingParams, model: str) -> _Options:
@@ -79,7 +83,13 @@ def _unless(value: T | None, neutral: T | None) -> T | UnsetType:
 def _message(message: Message, pictures: Iterator[Picture]) -> Iterator[bytes | memoryview]:
     yield b'{"role":%b,"content":' % msgspec.json.encode(message.role)
     yield from _content(message.parts, pictures)
+    yield from _further(message.fields)
     yield b"}"
+
+
+def _further(fields: Fields) -> Iterator[bytes]:
+    for name, value in fields:
+        yield b",%b:%b" % (msgspec.json.encode(name), value)
 
 
 def _content(parts: tuple[Part, ...], pictures: Iterator[Picture]) -> Iterator[bytes | memoryview]:

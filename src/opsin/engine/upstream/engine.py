@@ -74,6 +74,7 @@ class UpstreamEngine:
             stages=frozenset(),
             reports_cache=False,
             reports_kv=False,
+            relays=True,
         )
 
     def unready_reason(self) -> str | None:

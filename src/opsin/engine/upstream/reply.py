@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import msgspec
 
+from opsin.core.conversation import Fields
 from opsin.core.errors import Code, EngineError
 from opsin.core.stages import Stage
-from opsin.engine.api import Delta, Finished, FinishReason, Usage
+from opsin.engine.api import NOTHING, Delta, Finished, Further, Usage
 from opsin.engine.upstream.failures import empty, inband_error, protocol_error, truncated
 from opsin.engine.upstream.wire import Chunk, WireExtension, WireUsage
 
 _DONE = b"[DONE]"
-_REASONS: dict[str, FinishReason] = {
-    "length": "length",
-    "content_filter": "content_filter",
-    "tool_calls": "tool_calls",
-    "function_call": "tool_calls",
-}
+_SYNONYMS = {"eos": "stop", "eos_token": "stop", "stop_sequence": "stop"}  # TGI's and llama-server's older words
 _ABORTED = ("abort", "error")  # vLLM's and SGLang's reasons for a request that the engine gave up
 _decoder = msgspec.json.Decoder(Chunk)
+
+_READ_OF_EVENT = frozenset({"id", "object", "created", "model", "choices", "usage", "error", "opsin"})
+_READ_OF_CHOICE = frozenset({"index", "delta", "finish_reason"})
+_READ_OF_DELTA = frozenset({"content", "role"})
+_READ_OF_USAGE = frozenset({"prompt_tokens", "completion_tokens", "total_tokens", "prompt_tokens_details"})
+_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_objects = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
+_ABSENT = b"null"
 
 
 class Reply:
@@ -26,28 +30,31 @@ class Reply:
 
     def __init__(self) -> None:
         self.done = False  # [DONE] was seen: nothing that follows counts
-        self._reason: FinishReason | None = None
+        self._reason: str | None = None
         self._usage: WireUsage | None = None
+        self._further_usage: Fields = ()
         self._stages_s: dict[Stage, float] = {}
-        self._has_text = False
+        self._has_output = False
         self._num_counted = 0
 
     def take(self, data: bytes) -> Delta | None:
-        """One event's data → its text, if it brings any. Raises what the upstream reports in the stream."""
+        """One event's data → what it brings, if anything. Raises what the upstream reports in the stream."""
         if data.strip() == _DONE:
             self.done = True
             return None
         chunk = _decode(data)
         if chunk.error is not None:
             raise inband_error(chunk.error)
-        self._usage = chunk.usage or self._usage
+        event = _object.decode(data)
+        if chunk.usage is not None:
+            self._usage, self._further_usage = chunk.usage, _fields(_object.decode(event["usage"]), _READ_OF_USAGE)
         self._stages_s = _stages_s(chunk.opsin) or self._stages_s
         if not chunk.choices:
             return None
         choice = chunk.choices[0]
         if choice.finish_reason:
             self._reason = _reason(choice.finish_reason)
-        return self._delta(choice.delta.content) if choice.delta.content else None
+        return self._delta(choice.delta.content or "", _further(event))
 
     def finish(self) -> Finished:
         """The end, once the stream is over. Raises EngineError when it ended without saying why.
@@ -55,16 +62,18 @@ class Reply:
         A missing ``[DONE]`` after a finish reason is forgiven: the answer is whole, and some servers never send it.
         """
         if self._reason is None:
-            raise truncated() if self._has_text else empty()
-        return Finished(self._reason, _usage(self._usage), stages_s=self._stages_s)
+            raise truncated() if self._has_output else empty()
+        return Finished(self._reason, _usage(self._usage, self._further_usage), stages_s=self._stages_s)
 
-    def _delta(self, text: str) -> Delta:
+    def _delta(self, text: str, further: Further) -> Delta | None:
         """Tokens of a chunk: what a running usage count says, else 1, which is a guess only chunk by chunk."""
-        self._has_text = True
+        if not text and not further.delta:
+            return Delta("", 0, further) if further != NOTHING else None
+        self._has_output = True
         running = self._usage.completion_tokens if self._usage else None
         num_tokens = max(1, running - self._num_counted) if running is not None else 1
         self._num_counted += num_tokens
-        return Delta(text, num_tokens)
+        return Delta(text, num_tokens, further)
 
 
 def _decode(data: bytes) -> Chunk:
@@ -83,13 +92,23 @@ def _stages_s(extension: msgspec.Raw) -> dict[Stage, float]:
     return {stage: ms / 1e3 for stage in Stage if (ms := timeline.get(f"{stage}_ms", -1.0)) >= 0}
 
 
-def _reason(wire: str) -> FinishReason:
+def _further(event: dict[str, msgspec.Raw]) -> Further:
+    choice = _objects.decode(event["choices"])[0]
+    delta = _object.decode(choice["delta"]) if "delta" in choice else {}
+    return Further(_fields(event, _READ_OF_EVENT), _fields(choice, _READ_OF_CHOICE), _fields(delta, _READ_OF_DELTA))
+
+
+def _fields(of: dict[str, msgspec.Raw], read: frozenset[str]) -> Fields:
+    return tuple((name, bytes(value)) for name, value in of.items() if name not in read and value != _ABSENT)
+
+
+def _reason(wire: str) -> str:
     if wire in _ABORTED:
         raise EngineError("the upstream gave the request up", code=Code.UPSTREAM_ERROR)
-    return _REASONS.get(wire, "stop")  # "stop", and other words for it: eos_token, stop_sequence
+    return _SYNONYMS.get(wire, wire)
 
 
-def _usage(wire: WireUsage | None) -> Usage:
+def _usage(wire: WireUsage | None, further: Fields) -> Usage:
     if wire is None:
         return Usage(None, None, None, None)
     details = wire.prompt_tokens_details
@@ -98,4 +117,5 @@ def _usage(wire: WireUsage | None) -> Usage:
         wire.completion_tokens,
         details.images if details else None,
         details.cached_tokens if details else None,
+        further,
     )
