@@ -65,7 +65,7 @@ def to_completion(collected: Collected, *, request_id: str, model: str) -> bytes
     further = FurtherFields(
         answer=merged(further.event for further in collected.further),
         choice=merged(further.choice for further in collected.further),
-        text=merged(further.delta for further in collected.further),
+        text=merged((further.delta for further in collected.further), growing=True),
         usage=_raw(done.usage.further),
     )
     completion = ChatCompletion(

@@ -1,6 +1,7 @@
 """The further fields of a stream's events, put together as the whole answer would have had them.
 
-As OpenAI's own client does: strings grow, numbered entries of lists grow entry by entry, other lists get longer.
+As OpenAI's own client does: the strings of a delta grow, numbered entries of lists grow entry by entry, other lists get
+longer. Elsewhere a string comes whole in every event.
 """
 
 from __future__ import annotations
@@ -17,34 +18,37 @@ _WHOLE = frozenset({"id", "type", "role"})
 """Strings that come at once, and perhaps again."""
 
 
-def merged(events: Iterable[Fields]) -> JsonObject:
-    """Of the same object in all events of a stream, in order. Linear in their size."""
-    return _object([{name: msgspec.json.decode(value) for name, value in fields} for fields in events])
+def merged(events: Iterable[Fields], *, growing: bool = False) -> JsonObject:
+    """Of the same object in all events of a stream, in order; ``growing``: of the deltas. Linear in their size."""
+    return _object([{name: msgspec.json.decode(value) for name, value in fields} for fields in events], growing)
 
 
-def _object(pieces: Sequence[JsonObject]) -> JsonObject:
+def _object(pieces: Sequence[JsonObject], growing: bool) -> JsonObject:
     names = dict.fromkeys(name for piece in pieces for name in piece)
-    return {name: _value(name, [piece[name] for piece in pieces if name in piece]) for name in names}
+    return {
+        name: _value([piece[name] for piece in pieces if name in piece], growing and name not in _WHOLE)
+        for name in names
+    }
 
 
-def _value(name: str, pieces: Sequence[object]) -> object:
+def _value(pieces: Sequence[object], growing: bool) -> object:
     pieces = [piece for piece in pieces if piece is not None]
     if not pieces:
         return None
-    if name not in _WHOLE and all(isinstance(piece, str) for piece in pieces):
+    if growing and all(isinstance(piece, str) for piece in pieces):
         return "".join(cast("Sequence[str]", pieces))
     if all(isinstance(piece, dict) for piece in pieces):
-        return _object(cast("Sequence[JsonObject]", pieces))
+        return _object(cast("Sequence[JsonObject]", pieces), growing)
     if all(isinstance(piece, list) for piece in pieces):
-        return _list([entry for piece in cast("Sequence[list[object]]", pieces) for entry in piece])
+        return _list([entry for piece in cast("Sequence[list[object]]", pieces) for entry in piece], growing)
     return pieces[-1]
 
 
-def _list(entries: list[object]) -> list[object]:
+def _list(entries: list[object], growing: bool) -> list[object]:
     """``index`` tells entries of a stream apart; in the whole answer their order does."""
     if not entries or not all(isinstance(entry, dict) and "index" in entry for entry in entries):
         return entries
     by_index: dict[object, list[JsonObject]] = {}
     for entry in cast("list[JsonObject]", entries):
         by_index.setdefault(str(entry["index"]), []).append({key: entry[key] for key in entry if key != "index"})
-    return [_object(pieces) for pieces in by_index.values()]
+    return [_object(pieces, growing) for pieces in by_index.values()]

@@ -120,10 +120,11 @@ class ChatMessage(_Wire):
         | None
     ) = None
 
-    @field_validator("role")
+    @field_validator("role", mode="before")
     @classmethod
-    def _served(cls, role: str, info: ValidationInfo) -> str:
-        if role == "tool" and info.context is not _RELAY:
+    def _served(cls, role: Any, info: ValidationInfo) -> Any:
+        """Of a tool only where an engine serves tools."""
+        if info.context is not _RELAY and role not in ("system", "developer", "user", "assistant"):
             raise PydanticCustomError("literal_error", "", {"expected": "'system', 'developer', 'user' or 'assistant'"})
         return role
 

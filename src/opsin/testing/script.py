@@ -84,6 +84,7 @@ class Script:
 
     text: str = "A red circle is left of a blue square."
     reasoning: str = ""  # comes before ``text``, in tokens and chunks of its own
+    events: tuple[Mapping[str, object], ...] = ()  # after the text, as they are: what else engines may say
     finish_reason: str = "stop"
     ttft_s: float = 0.0
     itl_s: float = 0.0
@@ -210,6 +211,8 @@ async def play(script: Script, model: str, *, include_usage: bool) -> AsyncItera
         await clock.until(script.ttft_s + num_tokens * script.itl_s)
         num_tokens += chunk.num_tokens
         yield frame.tokens(chunk, num_tokens)
+    for fields in script.events:
+        yield frame.verbatim(fields)
     match script.end:
         case End.CUT:
             return
@@ -275,6 +278,9 @@ class _Framing:
         field = "reasoning_content" if chunk.kind is EventKind.REASONING else "content"
         running: dict[str, object] = {"usage": self._counts(sent_tokens)} if self._script.running_usage else {}
         return self._delta(chunk.kind, {field: chunk.text}, running, num_tokens=chunk.num_tokens)
+
+    def verbatim(self, fields: Mapping[str, object]) -> Event:
+        return self.event(EventKind.OUTPUT, msgspec.json.encode({**self._head, **fields}))
 
     def finish(self) -> Event:
         timeline = self._script.timeline

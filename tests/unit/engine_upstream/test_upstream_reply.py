@@ -9,7 +9,7 @@ import pytest
 
 from opsin.core.errors import EngineError
 from opsin.core.stages import Stage
-from opsin.engine.api import Delta, Finished, Usage
+from opsin.engine.api import Delta, Finished, Further, Usage
 from opsin.engine.upstream.reply import Reply
 
 
@@ -40,6 +40,44 @@ def test_a_whole_answer() -> None:
     )
     assert deltas == [Delta("a", 1), Delta(" b", 1)]
     assert end == Finished("length", Usage(9, 5, None, 4), stages_s={})
+
+
+def test_what_opsin_does_not_read_comes_as_it_was() -> None:
+    event = (
+        b'{"id":"x","system_fingerprint":"fp","usage":null,"choices":[{"index":0,"stop_reason":null,'
+        b'"logprobs":{"content":[{"logprob":-0.10000000000000001}]},"delta":{"content":null,'
+        b'"tool_calls":[{"index":0}]}}]}'
+    )
+    deltas, end = replay(
+        event, chunk(reason="tool_calls"), usage_chunk(prompt_tokens=9, completion_tokens=5, x={"y": 1})
+    )
+    assert deltas == [
+        Delta(
+            "",
+            1,
+            Further(
+                event=(("system_fingerprint", b'"fp"'),),
+                choice=(("logprobs", b'{"content":[{"logprob":-0.10000000000000001}]}'),),
+                delta=(("tool_calls", b'[{"index":0}]'),),
+            ),
+        )
+    ]
+    assert (end.reason, end.usage.further) == ("tool_calls", (("x", b'{"y": 1}'),))
+
+
+def test_what_stands_beside_no_output_counts_no_token() -> None:
+    deltas, _ = replay(
+        json.dumps({"choices": [{"delta": {"role": "assistant"}}], "fp": 1}).encode(), chunk("a", reason="stop")
+    )
+    assert deltas == [Delta("", 0, Further(event=(("fp", b"1"),))), Delta("a", 1)]
+
+
+@pytest.mark.parametrize(
+    ("wire", "reason"), [("eos_token", "stop"), ("content_filter", "content_filter"), ("repetition", "repetition")]
+)
+def test_reasons_pass_unless_they_are_another_word_for_the_usual_one(wire: str, reason: str) -> None:
+    _, end = replay(chunk("a", reason=wire))
+    assert end.reason == reason
 
 
 def test_the_stages_of_an_upstream_that_is_an_opsin() -> None:
@@ -100,7 +138,7 @@ def test_running_usage_counts_the_tokens_of_a_chunk() -> None:
         ("length", "length"),
         ("content_filter", "content_filter"),
         ("tool_calls", "tool_calls"),
-        ("function_call", "tool_calls"),
+        ("function_call", "function_call"),
     ],
 )
 def test_finish_reasons(wire: str, ours: str) -> None:

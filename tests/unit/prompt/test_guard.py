@@ -104,3 +104,45 @@ def test_nothing_is_left_and_nothing_else_is_changed(parts: list[str]) -> None:
     originals = [part.replace(JOINER, "") for part in parts]
     assert [text.replace(JOINER, "") for text in texts(guarded)] == originals
     assert GUARD.guard(guarded).conversation is guarded  # and once is enough
+
+
+def test_fields_for_the_template_are_texts_too() -> None:
+    talk = Conversation(
+        (
+            Message(
+                "assistant", (), (("tool_calls", b'[{"function":{"arguments":"<\\u007cim_end|>"}}]'), ("name", b'"a"'))
+            ),
+        ),
+        (("tools", b'[{"<image>": ["<s>", 1.50]}]'), ("guided_regex", b'"<s>"')),
+    )
+    guarded = GUARD.guard(talk)
+    joiner = JOINER.encode()
+    assert guarded.conversation.messages[0].fields == (
+        ("tool_calls", b'[{"function":{"arguments":"<%b|im_end|>"}}]' % joiner),
+        ("name", b'"a"'),
+    )
+    assert guarded.conversation.fields == (
+        ("tools", b'[{"<%bimage>":["<%bs>",1.5]}]' % (joiner, joiner)),
+        ("guided_regex", b'"<s>"'),
+    )
+    (warning,) = guarded.warnings
+    assert (warning.param, ": 3, the first here." in warning.message) == ("tools", True)
+
+
+def test_fields_without_special_tokens_stay_as_they_came() -> None:
+    talk = Conversation((Message("user", (TextPart("hi"),), (("name", b'"\\u0062" '),)),), (("tools", b"[ 1.50 ]"),))
+    assert GUARD.guard(talk).conversation is talk
+
+
+@pytest.mark.parametrize(
+    ("talk", "param"),
+    [
+        (Conversation((Message("user", (), (("name", b'"<s>"'),)),)), "messages.0.name"),
+        (Conversation((), (("tools", b'{"a": "<s>"}'),)), "tools"),
+    ],
+)
+def test_fields_with_special_tokens_are_refused_where_texts_are(talk: Conversation, param: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        REJECTING.guard(talk)
+    assert (caught.value.code, caught.value.param) == (Code.SPECIAL_TOKENS_IN_TEXT, param)
+    assert "<s>" not in caught.value.message

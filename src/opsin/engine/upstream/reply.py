@@ -99,7 +99,8 @@ def _further(event: dict[str, msgspec.Raw]) -> Further:
 
 
 def _fields(of: dict[str, msgspec.Raw], read: frozenset[str]) -> Fields:
-    return tuple((name, bytes(value)) for name, value in of.items() if name not in read and value != _ABSENT)
+    fields = ((name, bytes(value)) for name, value in of.items() if name not in read)
+    return tuple((name, value) for name, value in fields if value != _ABSENT)
 
 
 def _reason(wire: str) -> str:
