@@ -50,3 +50,9 @@ def test_the_tables_are_those_of_the_code() -> None:
     section = PAGE.read_text().partition("\n## Fields\n")[2].partition("\n## ")[0]
     blocks = [block.strip() for block in section.split("\n\n")]
     assert [block for block in blocks if block.startswith("|")] == tables()
+
+
+def test_what_stays_here_is_what_the_page_says() -> None:
+    section = PAGE.read_text().partition("\n### Towards an upstream\n")[2].partition("\n## ")[0]
+    listed = " ".join(section.strip().split("\n\n")[-1].split())
+    assert listed == f"{_names(rule for rule in RULES if rule.stays)}."
