@@ -21,10 +21,9 @@ TOOL: ChatCompletionToolParam = {
 ASK: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Look at 1.5 and 2."}]
 
 
-def calling(index: int, arguments: str, **fields: Any) -> dict[str, Any]:
-    call = {"index": index, **fields, "function": {"arguments": arguments}}
-    if fields:
-        call["function"]["name"] = "look"
+def calling(index: int, arguments: str, name: str | None = None, **fields: object) -> dict[str, object]:
+    function = {"arguments": arguments} | ({"name": name} if name else {})
+    call = {"index": index, "function": function, **fields}
     return {"choices": [{"index": 0, "delta": {"tool_calls": [call]}, "finish_reason": None}]}
 
 
@@ -32,29 +31,22 @@ CALLS = Script(
     text="",
     reasoning="Two places.",
     events=(
-        calling(0, "", id="a", type="function"),
+        calling(0, "", "look", id="a", type="function"),
         calling(0, '{"x"'),
-        calling(1, '{"x": 2}', id="b", type="function"),
+        calling(1, '{"x": 2}', "look", id="b", type="function"),
         calling(0, ": 1.5}"),
     ),
     finish_reason="tool_calls",
 )
-LIKELY = Script(
-    text="",
-    events=tuple(
-        {
-            "system_fingerprint": "fp_1",
-            "choices": [
-                {
-                    "index": 0,
-                    "delta": {"content": text},
-                    "logprobs": {"content": [{"token": text, "logprob": -0.25, "bytes": None, "top_logprobs": []}]},
-                }
-            ],
-        }
-        for text in ("A", " cat")
-    ),
-)
+
+
+def likely(text: str) -> dict[str, object]:
+    entry: dict[str, object] = {"token": text, "logprob": -0.25, "bytes": None, "top_logprobs": []}
+    choice = {"index": 0, "delta": {"content": text}, "logprobs": {"content": [entry]}}
+    return {"system_fingerprint": "fp_1", "choices": [choice]}
+
+
+LIKELY = Script(text="", events=(likely("A"), likely(" cat")))
 
 
 @asynccontextmanager
@@ -79,8 +71,11 @@ async def test_tool_calls_as_a_whole_and_as_a_stream() -> None:
         sent = json.loads(upstream.received[0].body)
     for completion in (whole, streamed):
         choice = completion.choices[0]
-        calls = [(call.id, call.function.name, call.function.arguments) for call in choice.message.tool_calls or []]
-        assert calls == [("a", "look", '{"x": 1.5}'), ("b", "look", '{"x": 2}')]
+        calls = [call for call in choice.message.tool_calls or [] if call.type == "function"]
+        assert [(call.id, call.function.name, call.function.arguments) for call in calls] == [
+            ("a", "look", '{"x": 1.5}'),
+            ("b", "look", '{"x": 2}'),
+        ]
         assert choice.finish_reason == "tool_calls"
         assert choice.message.content is None
         assert choice.message.model_extra["reasoning_content"] == "Two places."  # type: ignore[index]

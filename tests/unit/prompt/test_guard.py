@@ -113,7 +113,7 @@ def test_fields_for_the_template_are_texts_too() -> None:
                 "assistant", (), (("tool_calls", b'[{"function":{"arguments":"<\\u007cim_end|>"}}]'), ("name", b'"a"'))
             ),
         ),
-        (("tools", b'[{"<image>": ["<s>", 1.50]}]'), ("guided_regex", b'"<s>"')),
+        fields=(("tools", b'[{"<image>": ["<s>", 1.50]}]'), ("guided_regex", b'"<s>"')),
     )
     guarded = GUARD.guard(talk)
     joiner = JOINER.encode()
@@ -130,7 +130,9 @@ def test_fields_for_the_template_are_texts_too() -> None:
 
 
 def test_fields_without_special_tokens_stay_as_they_came() -> None:
-    talk = Conversation((Message("user", (TextPart("hi"),), (("name", b'"\\u0062" '),)),), (("tools", b"[ 1.50 ]"),))
+    talk = Conversation(
+        (Message("user", (TextPart("hi"),), (("name", b'"\\u0062" '),)),), fields=(("tools", b"[ 1.50 ]"),)
+    )
     assert GUARD.guard(talk).conversation is talk
 
 
@@ -138,7 +140,7 @@ def test_fields_without_special_tokens_stay_as_they_came() -> None:
     ("talk", "param"),
     [
         (Conversation((Message("user", (), (("name", b'"<s>"'),)),)), "messages.0.name"),
-        (Conversation((), (("tools", b'{"a": "<s>"}'),)), "tools"),
+        (Conversation((), fields=(("tools", b'{"a": "<s>"}'),)), "tools"),
     ],
 )
 def test_fields_with_special_tokens_are_refused_where_texts_are(talk: Conversation, param: str) -> None:
