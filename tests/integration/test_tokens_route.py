@@ -68,6 +68,12 @@ async def test_without_a_model_there_are_sizes_and_nothing_is_guessed() -> None:
     assert image["image_tokens"] is image["tiles"] is image["used_width"] is None
 
 
+async def test_a_text_alone_may_fit_or_not_where_only_the_engine_knows() -> None:
+    async with gateway() as served:
+        status, body = await tokens(served, content_body("Hi"))
+    assert (status, body["fits"], body["images"]) == (200, None, [])
+
+
 async def test_it_works_while_the_engine_does_not() -> None:
     body = image_body(data_url(encoded(scene(size=(300, 200)), "png")), detail="high")
     async with counting() as served:

@@ -65,12 +65,14 @@ class Counted:
     """``text_tokens`` are all that are not the pictures', the template's among them; None where nobody counted them.
 
     ``refusal`` is what the request would be told for its size; its pictures are then counted as they were asked for.
+    ``is_limited``: somebody here knows what fits, and not the engine alone.
     """
 
     pictures: tuple[CountedPicture, ...]
     text_tokens: int | None = None
     max_model_len: int | None = None
     refusal: InvalidRequest | None = None
+    is_limited: bool = True
     warnings: tuple[AnswerWarning, ...] = ()
 
     @property
@@ -97,9 +99,7 @@ class Counted:
     @property
     def fits(self) -> bool | None:
         """None where nobody knows; of a picture that may lie on its side both ways have to."""
-        if self.refusal is not None:
-            return False
-        return None if any(picture.count is None for picture in self.pictures) else True
+        return self.refusal is None if self.is_limited else None
 
     def _sum(self, measure: Callable[[Count], int]) -> int | None:
         counts = [picture.count for picture in self.pictures]
@@ -177,7 +177,8 @@ class SizeCounter:
         refuse_bounds(prompt)
         is_long = prompt.num_chars > LONG_TEXT_CHARS
         guarded = await asyncio.to_thread(self._guard.guard, prompt) if is_long else self._guard.guard(prompt)
-        return Counted(pictures=tuple(CountedPicture(view.want.size) for view in views), warnings=guarded.warnings)
+        pictures = tuple(CountedPicture(view.want.size) for view in views)
+        return Counted(pictures=pictures, is_limited=False, warnings=guarded.warnings)
 
 
 class Loader(Protocol):
