@@ -57,6 +57,7 @@ LOADING = Group(
         Flag("local.quantization", ("--quantization", "-q")),
         Flag("local.trust_remote_code"),
         Flag("media.limit_mm_per_prompt"),
+        Flag("media.render_mode"),
     ),
 )
 SERVER = Group(

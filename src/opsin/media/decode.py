@@ -38,9 +38,9 @@ def verify(data: bytes, header: ImageHeader) -> None:
     _decoded(data, header)
 
 
-def upright_rgb(data: bytes, header: ImageHeader) -> Image.Image:
-    """The first frame. Raises MediaUndecodable."""
-    picture, extents = _decoded(data, header)
+def upright_rgb(data: bytes, header: ImageHeader, jpeg_scale: int = 1) -> Image.Image:
+    """The first frame; a JPEG at a fraction of its sides: 1, 2, 4 or 8. Raises MediaUndecodable."""
+    picture, extents = _decoded(data, header, jpeg_scale)
     try:
         rgb = within(to_rgb(picture), extents)
     except Exception as error:
@@ -49,18 +49,21 @@ def upright_rgb(data: bytes, header: ImageHeader) -> Image.Image:
     return rgb if transpose is None else rgb.transpose(transpose)
 
 
-def _decoded(data: bytes, header: ImageHeader) -> tuple[Image.Image, Extents]:
+def _decoded(data: bytes, header: ImageHeader, jpeg_scale: int = 1) -> tuple[Image.Image, Extents]:
     """First frame with all its pixels, and the part of the picture that it covers."""
     if header.format is ImageFormat.PNG and not png.has_good_checksums(data):
         raise undecodable(Failure.UNDECODABLE)
     try:
         picture = plugin(header.format)(BytesIO(data))
         _check_size(picture, header)
+        scale = jpeg_scale if header.format is ImageFormat.JPEG else 1
+        if scale > 1:
+            picture.draft("RGB", (header.size.width // scale, header.size.height // scale))
         extents = _extents(picture, header.format)
         transparency = png.transparency(data) if header.format is ImageFormat.PNG else None
         _set_transparency(picture, header.format, transparency)
         picture.load()
-        _check_size(picture, header)
+        _check_size(picture, header, scale)
         _set_transparency(picture, header.format, transparency)  # chunks after the pixels may have overwritten it
         if header.format is ImageFormat.PNG and not _is_complete(picture, data):
             raise undecodable(Failure.TRUNCATED)
@@ -71,10 +74,10 @@ def _decoded(data: bytes, header: ImageHeader) -> tuple[Image.Image, Extents]:
     return picture, extents
 
 
-def _check_size(picture: ImageFile, header: ImageHeader) -> None:
+def _check_size(picture: ImageFile, header: ImageHeader, scale: int = 1) -> None:
     """A decoder that sees another size than the limits saw must not go on, nor return its pixels."""
     expected = header.upright if header.format in _TURNED_BY_DECODER else header.size
-    if picture.size != (expected.width, expected.height):
+    if picture.size != (-(-expected.width // scale), -(-expected.height // scale)):
         raise undecodable(Failure.UNDECODABLE)
 
 

@@ -22,7 +22,8 @@ from opsin.media.config import MediaConfig
 from opsin.media.loader import inspect
 from opsin.media.pool import RenderPool
 from opsin.media.types import ImageFormat, MediaBytes
-from opsin.vision.plan import RenderRecipe, Size
+from opsin.vision.plan import Size
+from opsin.vision.recipe import RenderRecipe, View, whole
 from tests.corpus.pictures import encoded, scene
 from tests.corpus.rare import rare_bad_pictures
 
@@ -45,7 +46,7 @@ def picture(width: int = 8, height: int = 8) -> MediaBytes:
 
 async def render(pool: RenderPool, media: MediaBytes) -> bytes:
     size = media.header.upright
-    return (await pool.render(media, RenderRecipe((), size, 0, 0, overview=False))).pixels
+    return (await pool.render(media, whole(size))).pixels
 
 
 def expected(media: MediaBytes) -> bytes:
@@ -253,8 +254,8 @@ async def test_verify_decodes_and_answers_nothing() -> None:
 
 async def test_a_recipe_that_does_not_fit_is_a_bug_and_no_bad_picture() -> None:
     async with running() as pool:
-        with pytest.raises(ValueError, match="does not fit"):
-            await pool.render(picture(), RenderRecipe((Size(8, 8),), Size(4, 4), 1, 2, overview=False))
+        with pytest.raises(ValueError, match="gives no tiles"):
+            await pool.render(picture(), RenderRecipe(Size(4, 4), (View((), 2, 1),)))
 
 
 @linux_only
