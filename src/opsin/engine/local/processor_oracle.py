@@ -59,7 +59,7 @@ class ProcessorOracle:
         transformers_logging.disable_progress_bar()
         self._images = _image_processor(folder)
         self._processor = _whole_processor(folder)
-        self._defaults = _images_kwargs(model_type)
+        self._defaults = _images_kwargs(model_type, self._images)
 
     def made_of(self, picture: Image.Image) -> Made | None:
         """What becomes of an RGB picture alone in its request; None when the processor refuses its shape."""
@@ -111,14 +111,15 @@ def _whole_processor(folder: Path) -> Any:
         return None
 
 
-def _images_kwargs(model_type: str) -> dict[str, Any]:
+def _images_kwargs(model_type: str, images: Any) -> dict[str, Any]:
     """What the whole processor tells its image processor when the caller says nothing, e.g. whether to cut."""
     try:
         kind = getattr(transformers, PROCESSOR_MAPPING_NAMES[model_type])
         stated = cast("dict[str, Any]", getattr(kind, "images_kwargs", None) or {})
     except (KeyError, ImportError):  # a class that lacks a library says so at every touch
         return {}
-    return {name: value for name, value in stated.items() if name != "return_tensors"}
+    known = images.valid_kwargs.__annotations__.keys() - {"return_tensors"}
+    return {name: value for name, value in stated.items() if name in known}
 
 
 def _image_token_id(processor: Any) -> int:
