@@ -22,7 +22,7 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
@@ -87,7 +87,7 @@ class Case:
         return self.processor(Image.open(BytesIO(self.media.data)), return_tensors="pt")
 
 
-async def medians(paths: dict[str, _Path], rounds: int) -> dict[str, float]:
+async def medians(paths: Mapping[str, _Path], rounds: int) -> dict[str, float]:
     """Milliseconds. One round more comes first, outside of the clock."""
     seen: dict[str, list[float]] = {name: [] for name in paths}
     names = list(paths)
@@ -121,7 +121,7 @@ async def measure(rounds: int) -> None:
     print("|---|---|---|---|---|---|---|---|---|---|---|---|")
     pool = RenderPool(CONFIG)
     await pool.start()
-    files = {name: inspect(photo(*shape), CONFIG, name) for name, *shape in PICTURES}
+    files = {name: inspect(photo(width, height, kind), CONFIG, name) for name, width, height, kind in PICTURES}
     for model_id, processor in MODELS.items():
         family = family_for(known_checkpoints()[model_id].vision)
         for name, media in files.items():

@@ -38,25 +38,26 @@ def verify(data: bytes, header: ImageHeader) -> None:
     _decoded(data, header)
 
 
-def upright_rgb(data: bytes, header: ImageHeader, jpeg_scale: int = 1) -> Image.Image:
-    """The first frame; a JPEG at a fraction of its sides: 1, 2, 4 or 8. Raises MediaUndecodable."""
-    picture, extents = _decoded(data, header, jpeg_scale)
+def upright_rgb(data: bytes, header: ImageHeader, scale: int = 1) -> Image.Image:
+    """The first frame, at a fraction of its sides: 1, 2, 4 or 8, rounded up. Raises MediaUndecodable."""
+    is_scaled = header.format is ImageFormat.JPEG
+    picture, extents = _decoded(data, header, scale if is_scaled else 1)
     try:
         rgb = within(to_rgb(picture), extents)
+        rgb = rgb if is_scaled or scale == 1 else rgb.reduce(scale)
     except Exception as error:
         raise _translated(error) from None
     transpose = None if header.format in _TURNED_BY_DECODER else _UPRIGHT.get(header.orientation)
     return rgb if transpose is None else rgb.transpose(transpose)
 
 
-def _decoded(data: bytes, header: ImageHeader, jpeg_scale: int = 1) -> tuple[Image.Image, Extents]:
-    """First frame with all its pixels, and the part of the picture that it covers."""
+def _decoded(data: bytes, header: ImageHeader, scale: int = 1) -> tuple[Image.Image, Extents]:
+    """First frame with all its pixels, and the part of the picture that it covers. ``scale`` is for JPEG."""
     if header.format is ImageFormat.PNG and not png.has_good_checksums(data):
         raise undecodable(Failure.UNDECODABLE)
     try:
         picture = plugin(header.format)(BytesIO(data))
         _check_size(picture, header)
-        scale = jpeg_scale if header.format is ImageFormat.JPEG else 1
         if scale > 1:
             picture.draft("RGB", (header.size.width // scale, header.size.height // scale))
         extents = _extents(picture, header.format)

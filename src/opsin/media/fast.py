@@ -1,7 +1,7 @@
 """What ``--render-mode fast`` leaves out: pixels that a recipe would only average away, and resizes on the way.
 
-JPEG is decoded at a half, a quarter or an eighth of its size, which its format allows; other pictures are averaged in
-whole blocks. The result differs from the exact one by little, see docs/adr/0007. Knows sizes and recipes, no pixels.
+JPEG is decoded at a half, a quarter or an eighth of its sides, which its format allows; of other pictures whole blocks
+are averaged. The result differs from the exact one by little, see docs/adr/0007. Knows sizes and recipes, no pixels.
 """
 
 from __future__ import annotations
@@ -14,11 +14,9 @@ from opsin.vision.size import Size
 REDUCING_GAP = 2.0
 """Pictures are averaged in whole blocks down to twice the size that is wanted, and only then resized."""
 
-_SHORT_OF = 16
-"""A picture may be made smaller than needed by one part in 16, and is then enlarged: without it a photo of 4032 pixels
-would not be decoded at half of its size for 2048."""
-
-_JPEG_SCALES = (8, 4, 2)
+_SCALES = {8: 2.0, 4: 2.0, 2: 15 / 16}
+"""Fractions of the sides, and how many times the wanted side must at least be left. What is left twice loses next to
+nothing; a half may be up to 1/16 short, without which a photo of 4032 pixels would not be halved for 2048."""
 
 
 def shortened(recipe: RenderRecipe) -> RenderRecipe:
@@ -42,16 +40,7 @@ def needed(recipe: RenderRecipe) -> Size | None:
     return Size(max(size.width for size in sizes), max(size.height for size in sizes))
 
 
-def factors(size: Size, target: Size) -> tuple[int, int]:
-    """By what each side can be divided and still be about ``target``."""
-    return _factor(size.width, target.width), _factor(size.height, target.height)
-
-
-def jpeg_scale(size: Size, target: Size) -> int:
-    """The fraction of both sides at which a JPEG decoder may decode: 1, 2, 4 or 8."""
-    smaller = min(factors(size, target))
-    return next((scale for scale in _JPEG_SCALES if scale <= smaller), 1)
-
-
-def _factor(side: int, target: int) -> int:
-    return max(side * _SHORT_OF // (target * (_SHORT_OF - 1)), 1)
+def scale(size: Size, target: Size) -> int:
+    """The fraction of both sides that is enough for ``target``: 1, 2, 4 or 8."""
+    ratio = min(size.width / target.width, size.height / target.height)
+    return next((scale for scale, left in _SCALES.items() if ratio >= scale * left), 1)

@@ -25,9 +25,8 @@ def render(data: bytes, header: ImageHeader, recipe: RenderRecipe, mode: RenderM
         return execute(upright_rgb(data, header), recipe)
     recipe = fast.shortened(recipe)
     needed = fast.needed(recipe) or header.upright
-    picture = upright_rgb(data, header, fast.jpeg_scale(header.upright, needed))
-    factors = fast.factors(Size(*picture.size), needed)
-    return execute(picture if factors == (1, 1) else picture.reduce(factors), recipe, fast.REDUCING_GAP)
+    picture = upright_rgb(data, header, fast.scale(header.upright, needed))
+    return execute(picture, recipe, fast.REDUCING_GAP)
 
 
 def execute(picture: Image.Image, recipe: RenderRecipe, reducing_gap: float | None = None) -> bytes:

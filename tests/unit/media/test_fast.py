@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from io import BytesIO
 
 import numpy as np
@@ -21,15 +22,17 @@ from opsin.vision.qwen_vl import QwenVLFamily
 from opsin.vision.recipe import Filter, RenderRecipe, Resize, View, Window, resized, whole
 from opsin.vision.size import Size
 
-SMOLVLM = Idefics3Family(longest_edge=2048, tile_side=512, tokens_per_tile=64)
-QWEN = QwenVLFamily(max_pixels=1280 * 28 * 28)
+IDEFICS3 = Idefics3Family(longest_edge=512, tile_side=128)
+QWEN = QwenVLFamily(max_pixels=80 * 28 * 28)
+PHOTOS = PhotoMaker(3)
 
 
+@cache
 def photo(width: int, height: int, image_format: str, orientation: int = 1) -> bytes:
     exif = Image.Exif()
     exif[0x112] = orientation
     buffer = BytesIO()
-    PhotoMaker(3).draw(0, width, height).convert("RGB").save(buffer, image_format, quality=85, exif=exif)
+    PHOTOS.draw(0, width, height).convert("RGB").save(buffer, image_format, quality=85, exif=exif)
     return buffer.getvalue()
 
 
@@ -47,8 +50,8 @@ def psnr(data: bytes, recipe: RenderRecipe) -> float:
 
 @pytest.mark.parametrize("image_format", ["JPEG", "PNG", "WEBP"])
 @pytest.mark.parametrize("orientation", [1, 6])
-@pytest.mark.parametrize("family", [SMOLVLM, QWEN], ids=lambda family: family.name)
-@pytest.mark.parametrize("size", [Size(2016, 1512), Size(1530, 2048), Size(640, 480)], ids=str)
+@pytest.mark.parametrize("family", [IDEFICS3, QWEN], ids=lambda family: family.name)
+@pytest.mark.parametrize("size", [Size(1000, 756), Size(383, 512), Size(160, 120)], ids=str)
 def test_fast_tiles_are_near_the_exact_ones(
     image_format: str, orientation: int, family: Idefics3Family | QwenVLFamily, size: Size
 ) -> None:
@@ -61,8 +64,10 @@ def test_fast_tiles_are_near_the_exact_ones(
 @pytest.mark.parametrize("image_format", ["JPEG", "PNG"])
 @pytest.mark.parametrize("size", [Size(1001, 777), Size(3, 999), Size(999, 3), Size(1, 1)], ids=str)
 def test_odd_sizes(image_format: str, size: Size) -> None:
-    data = photo(size.width, size.height, image_format)
-    assert psnr(data, resized(Size(30, 20), Filter.BICUBIC)) > 30
+    data = Image.effect_noise((size.width, size.height), 60)
+    buffer = BytesIO()
+    data.save(buffer, image_format)
+    assert psnr(buffer.getvalue(), resized(Size(30, 20), Filter.BICUBIC)) > 30
 
 
 def test_pixels_that_a_view_shows_or_cuts_are_all_decoded() -> None:
@@ -75,26 +80,26 @@ def test_pixels_that_a_view_shows_or_cuts_are_all_decoded() -> None:
 
 
 def test_of_resizes_in_a_row_only_the_last_is_done() -> None:
-    exact = SMOLVLM.recipe(Size(640, 480))
+    exact = IDEFICS3.recipe(Size(640, 480))
     (tiles, overview) = fast.shortened(exact).views
-    assert tiles.steps == (Resize(Size(2048, 1536), Filter.LANCZOS),)
-    assert overview.steps == (*tiles.steps, Resize(Size(512, 512), Filter.LANCZOS))
-    one_view = SMOLVLM.recipe(Size(512, 512)).views[0].steps
+    assert tiles.steps == (Resize(Size(512, 384), Filter.LANCZOS),)
+    assert overview.steps == (*tiles.steps, Resize(Size(128, 128), Filter.LANCZOS))
+    one_view = IDEFICS3.recipe(Size(512, 512)).views[0].steps
     other = View((Resize(Size(7, 7), Filter.BOX), *one_view[1:]))
-    unlike = RenderRecipe(Size(512, 512), (View(one_view, 4, 4), other))
+    unlike = RenderRecipe(Size(128, 128), (View(one_view, 4, 4), other))
     assert fast.shortened(unlike) == unlike
 
 
 @pytest.mark.parametrize(
-    ("size", "target", "factors", "scale"),
+    ("size", "target", "scale"),
     [
-        (Size(4032, 3024), Size(2048, 1536), (2, 2), 2),
-        (Size(4032, 3024), Size(336, 336), (12, 9), 8),
-        (Size(4032, 3024), Size(2200, 1650), (1, 1), 1),
-        (Size(4032, 100), Size(336, 336), (12, 1), 1),
-        (Size(10, 10), Size(20, 20), (1, 1), 1),
+        (Size(4032, 3024), Size(2048, 1536), 2),
+        (Size(4032, 3024), Size(2200, 1650), 1),
+        (Size(4032, 3024), Size(336, 336), 4),
+        (Size(4032, 3024), Size(200, 180), 8),
+        (Size(4032, 100), Size(336, 336), 1),
+        (Size(10, 10), Size(20, 20), 1),
     ],
 )
-def test_factors(size: Size, target: Size, factors: tuple[int, int], scale: int) -> None:
-    assert fast.factors(size, target) == factors
-    assert fast.jpeg_scale(size, target) == scale
+def test_the_fraction_leaves_enough(size: Size, target: Size, scale: int) -> None:
+    assert fast.scale(size, target) == scale

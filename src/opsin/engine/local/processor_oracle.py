@@ -17,7 +17,7 @@ import transformers
 from numpy.typing import NDArray
 from PIL import Image
 from transformers import AutoImageProcessor, AutoProcessor
-from transformers.models.auto.processing_auto import PROCESSOR_MAPPING_NAMES
+from transformers.models.auto import processing_auto
 from transformers.utils import logging as transformers_logging
 
 from opsin.core.errors import ConfigError
@@ -82,8 +82,8 @@ class ProcessorOracle:
             return 0
         if self._processor is None:
             return None
-        ids = self._processor(images=picture, text=self._processor.image_token)["input_ids"]
-        return list(np.ravel(ids)).count(_image_token_id(self._processor))
+        ids = np.asarray(self._processor(images=picture, text=self._processor.image_token)["input_ids"])
+        return int(np.count_nonzero(ids == _image_token_id(self._processor)))
 
     def _levels(self, pixels: _Levels) -> _Levels:
         images = self._images
@@ -114,7 +114,7 @@ def _whole_processor(folder: Path) -> Any:
 def _images_kwargs(model_type: str, images: Any) -> dict[str, Any]:
     """What the whole processor tells its image processor when the caller says nothing, e.g. whether to cut."""
     try:
-        kind = getattr(transformers, PROCESSOR_MAPPING_NAMES[model_type])
+        kind = getattr(transformers, cast("Any", processing_auto).PROCESSOR_MAPPING_NAMES[model_type])
         stated = cast("dict[str, Any]", getattr(kind, "images_kwargs", None) or {})
     except (KeyError, ImportError):  # a class that lacks a library says so at every touch
         return {}
