@@ -252,6 +252,7 @@ def _with_local_engine(settings: Settings, media: _Media) -> Application:
         config.dtype,
         card.quantization or "unquantized",
         version("transformers"),
+        settings.media.render_mode,
     )
     fitter = _fitter(settings, model)
     preparer = TokenPreparer(

@@ -58,6 +58,7 @@ LOADING = Group(
         Flag("local.trust_remote_code"),
         Flag("media.limit_mm_per_prompt"),
         Flag("mm_processor_kwargs"),
+        Flag("media.render_mode"),
     ),
 )
 SERVER = Group(

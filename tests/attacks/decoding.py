@@ -15,7 +15,8 @@ from typing import Any
 from opsin.media.config import MediaConfig
 from opsin.media.loader import inspect
 from opsin.media.pool import RenderPool
-from opsin.vision.plan import RenderRecipe, Size
+from opsin.vision.plan import Size
+from opsin.vision.recipe import whole
 from tests.corpus.pictures import data_url
 from tests.integration.gateways import Served
 
@@ -80,7 +81,7 @@ async def pixels_of(pool: RenderPool, data: bytes, config: MediaConfig) -> tuple
     """Upright size and RGB of a picture, as a model would get them."""
     media = inspect(data, config, "p")
     size = media.header.upright
-    rendered = await pool.render(media, RenderRecipe((), size, 0, 0, overview=False))
+    rendered = await pool.render(media, whole(size))
     return size, rendered.pixels
 
 

@@ -9,13 +9,14 @@ import sys
 from collections.abc import Sequence
 
 from opsin import __version__
-from opsin.cli import ask, bench, config, doctor, doctor_media, serve, tokens
+from opsin.cli import ask, bench, config, doctor, doctor_media, doctor_model, serve, tokens
 from opsin.cli.flags import add_flags, add_model_argument, add_vllm_flags
 from opsin.core.errors import OpsinError
 from opsin.names import LOADING, MEDIA, MODEL, SERVE, Flag, Group
 from opsin.vllm_flags import FLAGS
 
 _DOCTOR_MEDIA = "doctor media"
+_DOCTOR_MODEL = "doctor model"
 _DETAILS = ("auto", "low", "high", "original")
 
 _RUNNING = Group(
@@ -57,6 +58,9 @@ def parser() -> argparse.ArgumentParser:
     attacks_help = "the policy on pictures in effect, and attacks on it; a folder of this name is ./media"
     attacks = commands.add_parser(_DOCTOR_MEDIA, help=attacks_help, description=attacks_help)
     _add_doctor(_command(attacks, "[MODEL]"))
+    parity_help = "a model's token counts and pixels beside its own processor's; a folder of this name is ./model"
+    parity = commands.add_parser(_DOCTOR_MODEL, help=parity_help, description=parity_help)
+    _add_doctor_model(_command(parity, "[MODEL]"))
     of_config = commands.add_parser("config", help="settings and where they come from")
     show = of_config.add_subparsers(dest="_what", required=True, metavar="COMMAND")
     _add_config_show(_command(show.add_parser("show", help="every setting, its value and its source"), "[MODEL]"))
@@ -67,8 +71,8 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     """The words as typed, or the process's own. Exits with 2 on a flag that does not exist; vLLM's ``_`` is a ``-``."""
     top = parser()
     words = [_as_vllm_reads(word) for word in (sys.argv[1:] if words is None else words)]
-    if words[:2] == _DOCTOR_MEDIA.split():  # argparse knows no commands below one that takes a word of its own
-        words[:2] = [_DOCTOR_MEDIA]
+    if (both := " ".join(words[:2])) in (_DOCTOR_MEDIA, _DOCTOR_MODEL):
+        words[:2] = [both]  # argparse knows no commands below one that takes a word of its own
     args, unknown = top.parse_known_args(words)
     if unknown:
         known = list(args._parser._option_string_actions)
@@ -88,6 +92,7 @@ def main(words: list[str] | None = None) -> int:
         "bench": bench.run,
         "doctor": doctor.run,
         _DOCTOR_MEDIA: doctor_media.run,
+        _DOCTOR_MODEL: doctor_model.run,
         "config": config.show,
     }
     try:
@@ -155,6 +160,12 @@ def _add_tokens(command: argparse.ArgumentParser) -> None:
 def _add_doctor(command: argparse.ArgumentParser) -> None:
     command.add_argument("--json", dest="_json", action="store_true", help="print findings as JSON")
     _add_serve(command)
+
+
+def _add_doctor_model(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--json", dest="_json", action="store_true", help="print comparisons as JSON")
+    add_model_argument(command)
+    add_flags(command, MODEL)
 
 
 def _add_config_show(command: argparse.ArgumentParser) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from opsin.media.pool import RenderPool
 from opsin.media.types import MediaBytes
-from opsin.vision.plan import RenderRecipe, Size
+from opsin.vision.recipe import Filter, resized
+from opsin.vision.size import Size
 
 PHOTO_HINT = (
     "The demo model only knows drawn shapes, numbers and receipts. For photographs use a real model, for example:\n"
@@ -18,7 +19,6 @@ _MAX_DRAWN_COLOURS = 60
 
 async def is_photo(renderer: RenderPool, media: MediaBytes) -> bool:
     """Whether a picture has more colours than a drawing would."""
-    recipe = RenderRecipe(resizes=(_SAMPLE,), tile=_SAMPLE, rows=0, columns=0, overview=False)
-    pixels = (await renderer.render(media, recipe)).pixels
+    pixels = (await renderer.render(media, resized(_SAMPLE, Filter.LANCZOS))).pixels
     coarse = bytes(channel & 0xF0 for channel in pixels)
     return len({coarse[i : i + 3] for i in range(0, len(coarse), 3)}) > _MAX_DRAWN_COLOURS

@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from opsin.media.fetch_config import FetchConfig
-from opsin.media.types import ImageFormat
+from opsin.media.types import ImageFormat, RenderMode
 
 PILLOW_MAX_PIXELS = 178_956_970
 """From here on Pillow itself refuses (twice its ``MAX_IMAGE_PIXELS``), so a higher limit of ours would be a lie."""
@@ -80,6 +80,9 @@ class MediaConfig(BaseModel):
     strict_media_type: bool = False
     """Refuse a picture whose bytes are of another format than its media type says, instead of warning of it."""
 
+    render_mode: RenderMode = RenderMode.EXACT
+    """How the local engine's pictures are made into tiles: exact, as the model's own processor does, or fast, with
+    nearly its pixels in less time, see docs/rendering.md."""
     render_workers: int = Field(default=2, ge=1)
     """Processes that decode pictures."""
     render_timeout_s: float = Field(default=10.0, gt=0, allow_inf_nan=False)

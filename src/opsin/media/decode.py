@@ -38,29 +38,33 @@ def verify(data: bytes, header: ImageHeader) -> None:
     _decoded(data, header)
 
 
-def upright_rgb(data: bytes, header: ImageHeader) -> Image.Image:
-    """The first frame. Raises MediaUndecodable."""
-    picture, extents = _decoded(data, header)
+def upright_rgb(data: bytes, header: ImageHeader, scale: int = 1) -> Image.Image:
+    """The first frame, at a fraction of its sides: 1, 2, 4 or 8, rounded up. Raises MediaUndecodable."""
+    is_scaled = header.format is ImageFormat.JPEG
+    picture, extents = _decoded(data, header, scale if is_scaled else 1)
     try:
         rgb = within(to_rgb(picture), extents)
+        rgb = rgb if is_scaled or scale == 1 else rgb.reduce(scale)
     except Exception as error:
         raise _translated(error) from None
     transpose = None if header.format in _TURNED_BY_DECODER else _UPRIGHT.get(header.orientation)
     return rgb if transpose is None else rgb.transpose(transpose)
 
 
-def _decoded(data: bytes, header: ImageHeader) -> tuple[Image.Image, Extents]:
-    """First frame with all its pixels, and the part of the picture that it covers."""
+def _decoded(data: bytes, header: ImageHeader, scale: int = 1) -> tuple[Image.Image, Extents]:
+    """First frame with all its pixels, and the part of the picture that it covers. ``scale`` is for JPEG."""
     if header.format is ImageFormat.PNG and not png.has_good_checksums(data):
         raise undecodable(Failure.UNDECODABLE)
     try:
         picture = plugin(header.format)(BytesIO(data))
         _check_size(picture, header)
+        if scale > 1:
+            picture.draft("RGB", (header.size.width // scale, header.size.height // scale))
         extents = _extents(picture, header.format)
         transparency = png.transparency(data) if header.format is ImageFormat.PNG else None
         _set_transparency(picture, header.format, transparency)
         picture.load()
-        _check_size(picture, header)
+        _check_size(picture, header, scale)
         _set_transparency(picture, header.format, transparency)  # chunks after the pixels may have overwritten it
         if header.format is ImageFormat.PNG and not _is_complete(picture, data):
             raise undecodable(Failure.TRUNCATED)
@@ -71,10 +75,10 @@ def _decoded(data: bytes, header: ImageHeader) -> tuple[Image.Image, Extents]:
     return picture, extents
 
 
-def _check_size(picture: ImageFile, header: ImageHeader) -> None:
+def _check_size(picture: ImageFile, header: ImageHeader, scale: int = 1) -> None:
     """A decoder that sees another size than the limits saw must not go on, nor return its pixels."""
     expected = header.upright if header.format in _TURNED_BY_DECODER else header.size
-    if picture.size != (expected.width, expected.height):
+    if picture.size != (-(-expected.width // scale), -(-expected.height // scale)):
         raise undecodable(Failure.UNDECODABLE)
 
 

@@ -16,9 +16,10 @@ import msgspec
 from opsin.core.errors import Code
 from opsin.media.confine import Level
 from opsin.media.encoding import Encoding
-from opsin.media.types import ImageFormat, ImageHeader
+from opsin.media.types import ImageFormat, ImageHeader, RenderMode
 from opsin.media.undecodable import Failure
-from opsin.vision.plan import RenderRecipe, Size
+from opsin.vision.recipe import RenderRecipe
+from opsin.vision.size import Size
 
 LENGTH = struct.Struct("<I")
 
@@ -29,6 +30,7 @@ class Setup(msgspec.Struct, frozen=True, tag="setup"):
     memory_bytes: int
     cpu_s: int
     formats: tuple[ImageFormat, ...]
+    mode: RenderMode = RenderMode.EXACT
 
 
 class LiftTask(msgspec.Struct, frozen=True, tag="lift"):

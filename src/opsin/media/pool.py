@@ -37,7 +37,8 @@ from opsin.media.messages import (
 from opsin.media.process import Job, NotConfined, WorkerProcess
 from opsin.media.types import ImageHeader, MediaBytes, RenderedPicture
 from opsin.media.undecodable import Failure, undecodable
-from opsin.vision.plan import RenderRecipe, Size
+from opsin.vision.recipe import RenderRecipe
+from opsin.vision.size import Size
 
 logger = logging.getLogger(__name__)
 
@@ -117,9 +118,9 @@ class RenderPool:
             Overloaded: no worker can be started, or somebody else killed this one, or the pool is closed.
             ValueError: the recipe does not fit together; a bug of its author.
         """
-        num_tiles = _num_tiles(recipe, media.header.upright)
-        num_bytes = num_tiles * recipe.tile.width * recipe.tile.height * 3
-        return RenderedPicture(await self._rendered(media, recipe, num_bytes), num_tiles, recipe.tile)
+        recipe.check(media.header.upright)
+        num_bytes = recipe.num_tiles * recipe.tile.area * 3
+        return RenderedPicture(await self._rendered(media, recipe, num_bytes), recipe.num_tiles, recipe.tile)
 
     async def verify(self, media: MediaBytes) -> None:
         """Decodes the picture completely and forgets it: for engines that get the original bytes. Raises as render."""
@@ -275,15 +276,6 @@ class _Slot:
     """A place for one worker; empty while it is being replaced."""
 
     worker: WorkerProcess | None = None
-
-
-def _num_tiles(recipe: RenderRecipe, upright: Size) -> int:
-    """Tiles that the recipe yields. Raises ValueError when its last size is not that of its tiles together."""
-    last = recipe.resizes[-1] if recipe.resizes else upright
-    columns, rows = max(1, recipe.columns), max(1, recipe.rows)
-    if last != Size(columns * recipe.tile.width, rows * recipe.tile.height):
-        raise ValueError(f"{recipe} does not fit a picture of {upright}")
-    return rows * columns + int(recipe.overview)
 
 
 def _most_bytes(size: Size) -> int:

@@ -97,7 +97,8 @@ class WorkerProcess:
 
     async def _set_up(self, config: MediaConfig) -> Level:
         """What the worker says of itself can be believed: it has seen no stranger's picture yet."""
-        setup = Setup(config.worker_memory_bytes, int(config.render_timeout_s) + _CPU_MARGIN_S, config.formats)
+        cpu_s = int(config.render_timeout_s) + _CPU_MARGIN_S
+        setup = Setup(config.worker_memory_bytes, cpu_s, config.formats, config.render_mode)
         await self._send(encode(setup))
         answer = await self._receive(ANSWER_OVERHEAD_BYTES)
         if not isinstance(answer, Ready):

@@ -19,7 +19,7 @@ def to_rgb(picture: Image.Image) -> Image.Image:
     if picture.has_transparency_data:
         rgba = picture.convert("RGBA")
         return _on_white(rgba, rgba.getchannel("A"))
-    return picture.convert("RGB")
+    return picture if picture.mode == "RGB" else picture.convert("RGB")  # which would copy it
 
 
 def within(rgb: Image.Image, extents: Extents) -> Image.Image:

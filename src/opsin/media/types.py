@@ -33,6 +33,13 @@ class ImageFormat(StrEnum):
         return f"image/{self.value}"
 
 
+class RenderMode(StrEnum):
+    """EXACT makes the pixels of the model's own processor; FAST makes nearly these, see :mod:`opsin.media.fast`."""
+
+    EXACT = "exact"
+    FAST = "fast"
+
+
 @dataclass(frozen=True, slots=True)
 class ImageHeader:
     """What the container says before any pixel is decoded. ``size`` is as stored, before ``orientation``."""

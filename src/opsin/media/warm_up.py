@@ -18,12 +18,13 @@ from opsin.media.lift import MIN_URL_BYTES, lift
 from opsin.media.render import render
 from opsin.media.scale import scale
 from opsin.media.types import ImageFormat
-from opsin.vision.plan import RenderRecipe, Size
+from opsin.vision.recipe import Filter, RenderRecipe, Resize, View
+from opsin.vision.size import Size
 
 _LATE = ("PIL.ImageFile", "PIL.ImagePalette", "PIL.TiffImagePlugin")
 """Modules that Pillow imports when a picture asks for it: EXIF is a TIFF to it, wherever it stands."""
 
-_RECIPE = RenderRecipe((Size(2, 2),), Size(1, 1), rows=2, columns=2, overview=True)
+_RECIPE = RenderRecipe(Size(1, 1), (View((), 2, 2), View((Resize(Size(1, 1), Filter.LANCZOS),))))
 
 _SAMPLES = {
     ImageFormat.JPEG: (

@@ -42,6 +42,8 @@ from opsin.telemetry import logs
 _FREE_BYTES = 64 * 2**20
 _BYTES_PER_PIXEL = 32
 """The costliest pictures, animated WebP and AVIF with alpha, take 20 to 23 for each pixel of 25 Mpx."""
+_BYTES_PER_MADE_PIXEL = 16
+"""Of what a recipe makes: Pillow takes 4, and a tile is copied three times as 3 bytes until it is sent."""
 _BYTES_PER_BODY_BYTE = 8
 
 
@@ -79,7 +81,7 @@ def _run(task: Task, data: bytes, setup: Setup) -> Answer:
         if task.recipe is None:
             verify(data, task.header)
             return Done(b"")
-        return Done(render(data, task.header, task.recipe))
+        return Done(render(data, task.header, task.recipe, setup.mode))
     except MediaUndecodable as error:
         return Failed(Failure(error.code))
     except MemoryError:
@@ -90,13 +92,13 @@ def _memory_bytes(task: Task) -> int:
     """Enough for what its header declares, so that a picture that lies there cannot take more than its share."""
     if isinstance(task, LiftTask):
         return _FREE_BYTES + _BYTES_PER_BODY_BYTE * task.num_bytes
-    sizes = [task.header.size]
+    decoding = _FREE_BYTES + task.num_bytes + _BYTES_PER_PIXEL * task.header.size.area
     if isinstance(task, ScaleTask):
-        sizes.append(task.size)
-    elif task.recipe is not None:
-        num_tiles = task.recipe.rows * task.recipe.columns + 1
-        sizes += [*task.recipe.resizes, *(num_tiles * (task.recipe.tile,))]
-    return _FREE_BYTES + task.num_bytes + _BYTES_PER_PIXEL * sum(size.width * size.height for size in sizes)
+        return decoding + _BYTES_PER_PIXEL * task.size.area
+    if task.recipe is None:
+        return decoding
+    made = sum(size.area for size in task.recipe.work(task.header.upright))
+    return decoding + _BYTES_PER_MADE_PIXEL * (made + task.recipe.num_tiles * task.recipe.tile.area)
 
 
 def _receive_task(stream: BufferedReader) -> Task | None:

@@ -7,15 +7,16 @@ a start and an end marker; the blank lines and words that the processor adds are
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
 from opsin.core.conversation import Detail
 from opsin.models.files import Edges
 from opsin.models.vision_files import VisionFiles
-from opsin.vision.plan import Count, Size
-from opsin.vision.reading import positive, square
+from opsin.vision.plan import Count, RenderRecipe, Size
+from opsin.vision.reading import filter_of, positive, square
+from opsin.vision.recipe import Filter, Resize, View, Window
 from opsin.vision.tiles import caps_of_tiles, tiles_within
 
 
@@ -30,11 +31,11 @@ class Gemma3Family:
     min_crop_side: int = 256
     max_crops: int = 4
     min_ratio: float = 1.2
+    filter: Filter | None = Filter.BILINEAR
 
     def count(self, size: Size, detail: Detail = Detail.AUTO, num_pictures: int = 1) -> Count:
         """See Family. ``high`` and ``original`` pan and scan, ``low`` does not, ``auto`` as the checkpoint does."""
-        pans = self.pan_and_scan if detail is Detail.AUTO else detail is not Detail.LOW
-        num_views = 1 + (self._num_crops(size) if pans else 0)
+        num_views = 1 + self._num_crops(size, detail)
         return Count(
             original=size,
             used=Size(self.view_side, self.view_side),
@@ -42,6 +43,14 @@ class Gemma3Family:
             image_tokens=num_views * self.tokens_per_view,
             marker_tokens=num_views * 2,
         )
+
+    def recipe(self, size: Size, detail: Detail = Detail.AUTO, num_pictures: int = 1) -> RenderRecipe | None:
+        """See Rendering. The whole comes first; the last piece may be shorter than the others."""
+        if self.filter is None:
+            return None
+        to_view = Resize(Size(self.view_side, self.view_side), self.filter)
+        pieces = _pieces(size, self._num_crops(size, detail))
+        return RenderRecipe(to_view.size, (View((to_view,)), *(View((piece, to_view)) for piece in pieces)))
 
     def with_max_pixels(self, max_pixels: int) -> Self:
         """See Family: fewer pieces. Under two of them nothing is cut."""
@@ -51,14 +60,27 @@ class Gemma3Family:
         """See Family."""
         return caps_of_tiles(self.view_side, self.max_crops)
 
-    def _num_crops(self, size: Size) -> int:
+    def _num_crops(self, size: Size, detail: Detail) -> int:
+        pans = self.pan_and_scan if detail is Detail.AUTO else detail is not Detail.LOW
         longer, shorter = max(size.width, size.height), min(size.width, size.height)
-        if self.max_crops < 2 or longer / shorter < self.min_ratio:
+        if not pans or self.max_crops < 2 or longer / shorter < self.min_ratio:
             return 0
         wanted = min(longer // self.min_crop_side, math.floor(longer / shorter + 0.5))
         num_crops = min(self.max_crops, max(2, wanted))
         too_small = min(math.ceil(longer / num_crops), shorter) < self.min_crop_side
         return 0 if too_small else num_crops
+
+
+def _pieces(size: Size, num_pieces: int) -> Iterator[Window]:
+    """Along the longer side."""
+    if num_pieces == 0:
+        return
+    step = math.ceil(max(size.width, size.height) / num_pieces)
+    for start in range(0, num_pieces * step, step):
+        if size.width >= size.height:
+            yield Window(start, 0, Size(min(step, size.width - start), size.height))
+        else:
+            yield Window(0, start, Size(size.width, min(step, size.height - start)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,4 +110,5 @@ def from_files(files: VisionFiles) -> Gemma3Family:
         min_crop_side=stated.pan_and_scan_min_crop_size or 256,
         max_crops=stated.pan_and_scan_max_num_crops or 4,
         min_ratio=stated.pan_and_scan_min_ratio_to_activate or 1.2,
+        filter=filter_of(document, Filter.BILINEAR),
     )

@@ -13,8 +13,9 @@ from typing import Self
 from opsin.core.conversation import Detail
 from opsin.core.errors import ConfigError
 from opsin.models.vision_files import VisionFiles
-from opsin.vision.plan import Count, Size
-from opsin.vision.reading import positive
+from opsin.vision.plan import Count, RenderRecipe, Size
+from opsin.vision.reading import filter_of, positive
+from opsin.vision.recipe import Filter, resized
 
 BUDGETS = (70, 140, 280, 560, 1120)
 """Tokens per picture that the processor accepts."""
@@ -29,6 +30,7 @@ class Gemma4Family:
     pooling: int = 3
     budget: int = 280
     max_budget: int = BUDGETS[-1]
+    filter: Filter | None = Filter.BICUBIC
 
     @property
     def factor(self) -> int:
@@ -39,6 +41,10 @@ class Gemma4Family:
         """See Family. ``low`` is the smallest budget, ``high`` and ``original`` the largest, ``auto`` the default."""
         used = self._scaled(size, self._budget(detail))
         return Count(original=size, used=used, num_tiles=1, image_tokens=used.area // self.factor**2, marker_tokens=2)
+
+    def recipe(self, size: Size, detail: Detail = Detail.AUTO, num_pictures: int = 1) -> RenderRecipe | None:
+        """See Rendering. Patches are cut by the engine."""
+        return None if self.filter is None else resized(self.count(size, detail).used, self.filter)
 
     def with_max_pixels(self, max_pixels: int) -> Self:
         """See Family: down to a budget that the processor accepts."""
@@ -91,4 +97,5 @@ def from_files(files: VisionFiles) -> Gemma4Family:
         patch_size=positive(stated.patch_size, document, "patch_size"),
         pooling=positive(stated.pooling_kernel_size, document, "pooling_kernel_size"),
         budget=stated.max_soft_tokens,
+        filter=filter_of(document, Filter.BICUBIC),
     )

@@ -11,7 +11,8 @@ from opsin.models.files import Edges
 from opsin.models.vision_files import VisionFiles
 from opsin.vision.plan import Size
 from opsin.vision.qwen_vl import QwenVLFamily
-from opsin.vision.reading import positive
+from opsin.vision.reading import filter_of, positive
+from opsin.vision.recipe import Filter
 from opsin.vision.smart_resize import check_ratio, smart_resize
 
 _MIN_PIXELS = 112 * 112
@@ -62,4 +63,5 @@ def from_files(files: VisionFiles) -> Glm4vFamily:
         num_frames=positive(stated.temporal_patch_size, document, "temporal_patch_size"),
         min_pixels=positive(stated.size.shortest_edge, document, "size.shortest_edge"),
         max_pixels=positive(stated.size.longest_edge, document, "size.longest_edge"),
+        filter=filter_of(document, Filter.BICUBIC),
     )

@@ -18,14 +18,13 @@ from opsin.models.card import ModelCard
 from opsin.models.files import Edges
 from opsin.models.vision_files import VisionFiles
 from opsin.vision.plan import Count, RenderRecipe, Size, VisionPlan
-from opsin.vision.reading import positive
+from opsin.vision.reading import filter_of, positive
+from opsin.vision.recipe import Filter, Resize, View
 
 MAX_EDGE = 4096
 """``MAX_IMAGE_SIZE`` of the processor: no side is ever longer, whatever the checkpoint asks for."""
 
 _BLANK_LINE = "\n\n"
-
-_LANCZOS = 1  # PIL.Image.Resampling.LANCZOS, the only filter of RenderRecipe
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +55,7 @@ class Idefics3Family:
     tokens_per_tile: int = 169
     do_image_splitting: bool = True
     blank_line_tokens: int = 1
+    filter: Filter = Filter.LANCZOS
     markers: Markers = Markers()
 
     @property
@@ -65,20 +65,28 @@ class Idefics3Family:
 
     def count(self, size: Size, detail: Detail = Detail.AUTO, num_pictures: int = 1) -> Count:
         """See Family. ``auto`` is the checkpoint's own default, ``low`` never cuts, ``original`` is ``high``."""
-        return self._count(size, self._recipe(size, self._splits(detail)))
+        return self._count(size, self._fitting(size, detail))
+
+    def recipe(self, size: Size, detail: Detail = Detail.AUTO, num_pictures: int = 1) -> RenderRecipe:
+        """See Rendering. The overview is made from the picture that is cut."""
+        fit, tile = self._fitting(size, detail), Size(self.tile_side, self.tile_side)
+        steps = (Resize(fit.scaled, self.filter), Resize(fit.cut, self.filter))
+        if fit.rows == 0:
+            return RenderRecipe(tile, (View(steps),))
+        return RenderRecipe(tile, (View(steps, fit.columns, fit.rows), View((*steps, Resize(tile, self.filter)))))
 
     def plan(self, size: Size, detail: Detail) -> VisionPlan:
         """See NativeFamily."""
-        recipe = self._recipe(size, self._splits(detail))
-        count = self._count(size, recipe)
+        fit = self._fitting(size, detail)
+        count = self._count(size, fit)
         return VisionPlan(
             original=count.original,
             used=count.used,
             num_tiles=count.num_tiles,
             image_tokens=count.image_tokens,
             marker_tokens=count.marker_tokens,
-            slot=self._slot(recipe.rows, recipe.columns),
-            recipe=recipe,
+            slot=self._slot(fit.rows, fit.columns),
+            recipe=self.recipe(size, detail),
         )
 
     def counted_by(self, num_tokens: Callable[[str], int]) -> Self:
@@ -98,34 +106,26 @@ class Idefics3Family:
         """See Family."""
         return [(tiles * self.tile_side) ** 2 for tiles in range(1, self.longest_edge // self.tile_side + 1)]
 
-    def _count(self, size: Size, recipe: RenderRecipe) -> Count:
-        num_tiles = recipe.rows * recipe.columns + 1
+    def _count(self, size: Size, fit: _Fit) -> Count:
+        num_tiles = fit.rows * fit.columns + 1
         return Count(
             original=size,
-            used=recipe.resizes[-1],
+            used=fit.cut,
             num_tiles=num_tiles,
             image_tokens=num_tiles * self.tokens_per_tile,
-            marker_tokens=self._num_markers(recipe.rows, recipe.columns),
+            marker_tokens=self._num_markers(fit.rows, fit.columns),
         )
 
-    def _splits(self, detail: Detail) -> bool:
-        return self.do_image_splitting if detail is Detail.AUTO else detail is not Detail.LOW
-
-    def _recipe(self, size: Size, split: bool) -> RenderRecipe:
+    def _fitting(self, size: Size, detail: Detail) -> _Fit:
+        split = self.do_image_splitting if detail is Detail.AUTO else detail is not Detail.LOW
         side = self.tile_side
         tile = Size(side, side)
         scaled = _below_upper_bound(_scaled_to_longest_edge(size, self.longest_edge), MAX_EDGE)
         fitted = _rounded_up_to_tiles(scaled, side) if split else tile
         # The processor decides by the fitted size, so a small `longest_edge` leaves one tile even when it splits.
         if fitted == tile:
-            return RenderRecipe(resizes=(scaled, tile), tile=tile, rows=0, columns=0, overview=False)
-        return RenderRecipe(
-            resizes=(scaled, fitted),
-            tile=tile,
-            rows=fitted.height // side,
-            columns=fitted.width // side,
-            overview=True,
-        )
+            return _Fit(scaled, tile, rows=0, columns=0)
+        return _Fit(scaled, fitted, rows=fitted.height // side, columns=fitted.width // side)
 
     def _slot(self, rows: int, columns: int) -> str:
         markers = self.markers
@@ -143,6 +143,16 @@ class Idefics3Family:
         """Two before every tile, one at the end, and a line feed behind every row; two behind the last."""
         line_feeds = rows - 1 + self.blank_line_tokens if rows else 0
         return 3 + 2 * rows * columns + line_feeds
+
+
+@dataclass(frozen=True, slots=True)
+class _Fit:
+    """The picture's sizes: first ``scaled``, then ``cut`` into tiles; no rows where it is the only one."""
+
+    scaled: Size
+    cut: Size
+    rows: int
+    columns: int
 
 
 def _scaled_to_longest_edge(size: Size, edge: int) -> Size:
@@ -184,8 +194,6 @@ class _ImageProcessor:
     size: Edges | int | None = None
     max_image_size: Edges | None = None
     do_image_splitting: bool = True
-    do_resize: bool = True
-    resample: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,10 +220,9 @@ def from_files(files: VisionFiles, markers: Markers | None = None) -> Idefics3Fa
     """
     document = files.image_processor
     stated = document.read(_ImageProcessor)
-    if not stated.do_resize:
-        raise ConfigError("image processor: do_resize is false; tiles then have no fixed size")
-    if stated.resample not in (None, _LANCZOS):
-        raise ConfigError(f"image processor: resample is {stated.resample}, supported is {_LANCZOS} (Lanczos)")
+    resampling = filter_of(document, Filter.LANCZOS)
+    if resampling is None:
+        raise ConfigError("image processor: do_resize is false, or resample is not one of Pillow's filters")
     size = stated.size if isinstance(stated.size, Edges) else Edges()
     tile = stated.max_image_size or Edges()
     tile_side = positive(tile.longest_edge, document, "max_image_size.longest_edge")
@@ -225,6 +232,7 @@ def from_files(files: VisionFiles, markers: Markers | None = None) -> Idefics3Fa
         tile_side=tile_side,
         tokens_per_tile=_tokens_per_tile(files, tile_side),
         do_image_splitting=stated.do_image_splitting,
+        filter=resampling,
         markers=markers or Markers(),
     )
 

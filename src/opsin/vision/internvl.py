@@ -14,8 +14,9 @@ from typing import Self
 from opsin.core.conversation import Detail
 from opsin.models.files import Edges
 from opsin.models.vision_files import VisionFiles
-from opsin.vision.plan import Count, Size
-from opsin.vision.reading import UNKNOWN_TOWER, VisionTower, patch_side, positive, square
+from opsin.vision.plan import Count, RenderRecipe, Size
+from opsin.vision.reading import UNKNOWN_TOWER, VisionTower, filter_of, patch_side, positive, square
+from opsin.vision.recipe import Filter, Resize, View
 from opsin.vision.tiles import caps_of_tiles, tiles_within
 
 
@@ -30,11 +31,11 @@ class InternVLFamily:
     max_tiles: int = 12
     crops: bool = True
     has_overview: bool = True
+    filter: Filter | None = Filter.BICUBIC
 
     def count(self, size: Size, detail: Detail = Detail.AUTO, num_pictures: int = 1) -> Count:
         """See Family. ``low`` is one tile; ``high`` and ``original`` cut, ``auto`` as the checkpoint does."""
-        crops = self.crops if detail is Detail.AUTO else detail is not Detail.LOW
-        columns, rows = self._grid(size) if crops and self.max_tiles > 1 else (1, 1)
+        columns, rows = self._cut(size, detail)
         num_tiles = columns * rows
         num_tiles += self.has_overview and num_tiles > 1
         return Count(
@@ -45,6 +46,16 @@ class InternVLFamily:
             marker_tokens=2,
         )
 
+    def recipe(self, size: Size, detail: Detail = Detail.AUTO, num_pictures: int = 1) -> RenderRecipe | None:
+        """See Rendering."""
+        if self.filter is None:
+            return None
+        columns, rows = self._cut(size, detail)
+        tile = Size(self.tile_side, self.tile_side)
+        canvas = Size(columns * self.tile_side, rows * self.tile_side)
+        tiles, overview = View((Resize(canvas, self.filter),), columns, rows), View((Resize(tile, self.filter),))
+        return RenderRecipe(tile, (tiles, overview) if self.has_overview and columns * rows > 1 else (tiles,))
+
     def with_max_pixels(self, max_pixels: int) -> Self:
         """See Family."""
         max_tiles = tiles_within(max_pixels, self.tile_side, self.max_tiles)
@@ -53,6 +64,11 @@ class InternVLFamily:
     def caps(self) -> Sequence[int]:
         """See Family."""
         return caps_of_tiles(self.tile_side, self.max_tiles)
+
+    def _cut(self, size: Size, detail: Detail) -> tuple[int, int]:
+        """Columns and rows."""
+        crops = self.crops if detail is Detail.AUTO else detail is not Detail.LOW
+        return self._grid(size) if crops and self.max_tiles > 1 else (1, 1)
 
     def _grid(self, size: Size) -> tuple[int, int]:
         """Columns and rows closest in shape; of equal shapes a larger one while the picture fills half of it."""
@@ -99,6 +115,7 @@ def from_files(files: VisionFiles) -> InternVLFamily:
         tokens_per_tile=positive(tokens, files.processor, "image_seq_length"),
         min_tiles=positive(stated.min_patches, document, "min_patches"),
         max_tiles=positive(stated.max_patches, document, "max_patches"),
+        filter=filter_of(document, Filter.BICUBIC),
     )
 
 

@@ -17,8 +17,9 @@ from typing import Self
 from opsin.core.conversation import Detail
 from opsin.models.files import Edges
 from opsin.models.vision_files import VisionFiles
-from opsin.vision.plan import Count, Size
-from opsin.vision.reading import positive, square
+from opsin.vision.plan import Count, RenderRecipe, Size
+from opsin.vision.reading import filter_of, positive, square
+from opsin.vision.recipe import Filter, Resize, View, on_canvas
 from opsin.vision.tiles import caps_of_tiles, tiles_within
 
 _FLOAT32 = Struct("<f")
@@ -33,13 +34,14 @@ class Llama4Family:
     tokens_per_tile: int = 144
     max_tiles: int = 16
     to_largest_canvas: bool = False
+    filter: Filter | None = Filter.BILINEAR
 
     def count(self, size: Size, detail: Detail = Detail.AUTO, num_pictures: int = 1) -> Count:
         """See Family. ``low`` is one tile; ``high`` and ``original`` are ``auto``.
 
         Markers are start, overview and end, and one separator behind every tile of a cut picture.
         """
-        tiles = self._tiles(size, 1 if detail is Detail.LOW else self.max_tiles)
+        tiles = self._tiles(size, detail)
         num_tiles = tiles.area + 1 if tiles.area > 1 else 1
         return Count(
             original=size,
@@ -49,6 +51,16 @@ class Llama4Family:
             marker_tokens=3 + (tiles.area if tiles.area > 1 else 0),
         )
 
+    def recipe(self, size: Size, detail: Detail = Detail.AUTO, num_pictures: int = 1) -> RenderRecipe | None:
+        """See Rendering. There is no PIL backend of this processor; torchvision's filters round differently."""
+        if self.filter is None:
+            return None
+        tiles, tile = self._tiles(size, detail), Size(self.tile_side, self.tile_side)
+        canvas = Size(tiles.width * self.tile_side, tiles.height * self.tile_side)
+        view = on_canvas(self._scaled(size, tiles), canvas, tile, self.filter, centred=False)
+        overview = View((Resize(tile, self.filter),))
+        return RenderRecipe(tile, (view, overview) if tiles.area > 1 else (view,))
+
     def with_max_pixels(self, max_pixels: int) -> Self:
         """See Family."""
         return replace(self, max_tiles=tiles_within(max_pixels, self.tile_side, self.max_tiles))
@@ -57,8 +69,9 @@ class Llama4Family:
         """See Family."""
         return caps_of_tiles(self.tile_side, self.max_tiles)
 
-    def _tiles(self, size: Size, max_tiles: int) -> Size:
+    def _tiles(self, size: Size, detail: Detail) -> Size:
         """The smallest enlargement (or the largest), or else the least reduction; of equal ones, the fewest tiles."""
+        max_tiles = 1 if detail is Detail.LOW else self.max_tiles
         scaled = [
             (min(tiles.width * self.tile_side / size.width, tiles.height * self.tile_side / size.height), tiles)
             for tiles in _canvases(max_tiles)
@@ -144,4 +157,5 @@ def from_files(files: VisionFiles) -> Llama4Family:
         tokens_per_tile=patches**2 // round(1 / processor.pixel_shuffle_ratio**2),
         max_tiles=positive(stated.max_patches, document, "max_patches"),
         to_largest_canvas=stated.resize_to_max_canvas,
+        filter=filter_of(document, Filter.BILINEAR),
     )

@@ -13,23 +13,41 @@ from opsin.core.errors import ConfigError
 from opsin.models.files import Document, Edges
 from opsin.models.vision_files import VisionFiles
 from opsin.vision import pixtral
-from opsin.vision.plan import Count, Family, Size
-from opsin.vision.reading import TowerConfig, patch_side, positive
+from opsin.vision.plan import Count, Family, RenderRecipe, Size
+from opsin.vision.reading import TowerConfig, background, filter_of, patch_side, positive
+from opsin.vision.recipe import Colour, Filter, middle, resized, squared
 
 _CLIP_VIEW = Size(336, 336)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LlavaFamily:
-    """``view`` is what the encoder sees, in pixels."""
+    """``view`` is what the encoder sees, in pixels.
+
+    The picture is squared on ``background`` if there is one, else its shorter side becomes ``shortest_edge`` and its
+    middle is taken, else it is resized to the view.
+    """
 
     name: str = "llava"
     view: Size = _CLIP_VIEW
     tokens_per_view: int = 576
+    filter: Filter | None = Filter.BICUBIC
+    shortest_edge: int | None = 336
+    background: Colour | None = None
 
     def count(self, size: Size, detail: Detail = Detail.AUTO, num_pictures: int = 1) -> Count:
         """See Family. ``detail`` changes nothing."""
         return Count(original=size, used=self.view, num_tiles=1, image_tokens=self.tokens_per_view, marker_tokens=0)
+
+    def recipe(self, size: Size, detail: Detail = Detail.AUTO, num_pictures: int = 1) -> RenderRecipe | None:
+        """See Rendering."""
+        if self.filter is None:
+            return None
+        if self.background is not None:
+            return squared(size, self.view.width, self.filter, self.background)
+        if self.shortest_edge is not None:
+            return middle(size, self.shortest_edge, self.view, self.filter)
+        return resized(self.view, self.filter)
 
     def with_max_pixels(self, max_pixels: int) -> Self:
         """See Family: there is nothing to lower."""
@@ -45,6 +63,15 @@ class _ImageProcessor:
     size: Edges | int | None = None
     crop_size: Edges | int | None = None
     do_center_crop: bool | None = None
+    do_pad: bool | None = None
+
+    @property
+    def crops(self) -> bool:
+        return self.do_center_crop is not False and self.crop_size is not None
+
+    @property
+    def shortest_edge(self) -> int | None:
+        return self.size.shortest_edge if isinstance(self.size, Edges) else self.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +104,21 @@ def from_files(files: VisionFiles) -> Family:
         name=files.model_type,
         view=view,
         tokens_per_view=(view.height // patch) * (view.width // patch) + processor.extra,
+        filter=filter_of(document, Filter.BICUBIC) if _is_followed(stated, view) else None,
+        shortest_edge=stated.shortest_edge if stated.crops else None,
+        background=background(document) if stated.do_pad else None,
     )
 
 
+def _is_followed(stated: _ImageProcessor, view: Size) -> bool:
+    """Whether the steps are ones that ``recipe`` knows."""
+    if stated.do_pad:
+        return stated.shortest_edge == view.width == view.height
+    return not stated.crops or stated.shortest_edge is not None
+
+
 def _view(stated: _ImageProcessor, document: Document) -> Size:
-    cropped = stated.do_center_crop is not False and stated.crop_size is not None
-    size, field = (stated.crop_size, "crop_size") if cropped else (stated.size, "size")
+    size, field = (stated.crop_size, "crop_size") if stated.crops else (stated.size, "size")
     if isinstance(size, int):
         return Size(positive(size, document, field), size)
     if size is None or size.height is None or size.width is None:

@@ -16,8 +16,9 @@ from opsin.models.files import Document, Edges
 from opsin.models.vision_files import VisionFiles
 from opsin.vision.llava import ClassToken
 from opsin.vision.pinpoints import areas, below, best_canvas, fitted, without_padding
-from opsin.vision.plan import Count, Size
-from opsin.vision.reading import TowerConfig, patch_side, positive
+from opsin.vision.plan import Count, RenderRecipe, Size
+from opsin.vision.reading import TowerConfig, filter_of, patch_side, positive
+from opsin.vision.recipe import Filter, Resize, View, on_canvas
 
 _CANVASES = tuple(
     Size(width, height) for height, width in ((336, 672), (672, 336), (672, 672), (1008, 336), (336, 1008))
@@ -35,11 +36,11 @@ class LlavaNextFamily:
     patch_size: int = 14
     canvases: tuple[Size, ...] = _CANVASES
     extra_tokens: int = 0
+    filter: Filter | None = Filter.BICUBIC
 
     def count(self, size: Size, detail: Detail = Detail.AUTO, num_pictures: int = 1) -> Count:
         """See Family. ``low`` takes only the smallest canvases; ``high`` and ``original`` are ``auto``."""
-        canvases = below(self.canvases, 0) if detail is Detail.LOW else self.canvases
-        canvas = best_canvas(size, canvases)
+        canvas = self._canvas(size, detail)
         tiles = Size(canvas.width // self.tile_side, canvas.height // self.tile_side)
         patches = self.tile_side // self.patch_size
         features = without_padding(size, Size(tiles.width * patches, tiles.height * patches))
@@ -51,6 +52,13 @@ class LlavaNextFamily:
             image_tokens=features.area + newlines + patches**2 + self.extra_tokens,
             marker_tokens=0,
         )
+
+    def recipe(self, size: Size, detail: Detail = Detail.AUTO, num_pictures: int = 1) -> RenderRecipe | None:
+        """See Rendering."""
+        return None if self.filter is None else anyres(size, self._canvas(size, detail), self.tile_side, self.filter)
+
+    def _canvas(self, size: Size, detail: Detail) -> Size:
+        return best_canvas(size, below(self.canvases, 0) if detail is Detail.LOW else self.canvases)
 
     def with_max_pixels(self, max_pixels: int) -> Self:
         """See Family."""
@@ -65,6 +73,8 @@ class LlavaNextFamily:
 class _ImageProcessor:
     size: Edges = _SMALL_VIEW
     image_grid_pinpoints: list[tuple[int, int]] | None = None
+    crop_size: Edges | None = None
+    do_center_crop: bool = True
 
 
 def from_files(files: VisionFiles) -> LlavaNextFamily:
@@ -73,13 +83,25 @@ def from_files(files: VisionFiles) -> LlavaNextFamily:
     stated = document.read(_ImageProcessor)
     processor = files.processor.read_if_any(ClassToken)
     tower = files.config.read(TowerConfig).vision_config
+    tile_side = view_side(stated.size, document)
+    cropped = stated.do_center_crop and stated.crop_size not in (None, Edges(height=tile_side, width=tile_side))
     return LlavaNextFamily(
         name=files.model_type,
-        tile_side=view_side(stated.size, document),
+        tile_side=tile_side,
         patch_size=processor.patch_size or patch_side(tower, 14, files.config),
         canvases=canvases_of(stated.image_grid_pinpoints, document) or _CANVASES,
         extra_tokens=processor.extra,
+        filter=None if cropped else filter_of(document, Filter.BICUBIC),
     )
+
+
+def anyres(size: Size, canvas: Size, side: int, resampling: Filter) -> RenderRecipe | None:
+    """An overview, then the tiles of a canvas; None for a canvas that is not of whole tiles."""
+    if canvas.width % side or canvas.height % side:
+        return None
+    tile = Size(side, side)
+    tiles = on_canvas(fitted(size, canvas), canvas, tile, resampling, centred=True)
+    return RenderRecipe(tile, (View((Resize(tile, resampling),)), tiles))
 
 
 def view_side(size: Edges, document: Document) -> int:

@@ -15,10 +15,11 @@ from opsin.core.conversation import Detail
 from opsin.core.errors import ConfigError
 from opsin.models.files import Edges
 from opsin.models.vision_files import VisionFiles
-from opsin.vision.llava_next import canvases_of, view_side
+from opsin.vision.llava_next import anyres, canvases_of, view_side
 from opsin.vision.pinpoints import areas, below, best_canvas, fitted, without_padding
-from opsin.vision.plan import Count, Size
-from opsin.vision.reading import positive
+from opsin.vision.plan import Count, RenderRecipe, Size
+from opsin.vision.reading import CLIP_GREY, background, filter_of, positive
+from opsin.vision.recipe import Colour, Filter, squared
 
 _VIEW = Edges(height=384, width=384)
 _SIDES = range(384, 2304 + 1, 384)
@@ -38,16 +39,26 @@ class LlavaOnevisionFamily:
     canvases: tuple[Size, ...] = _CANVASES
     max_views: int = 9
     drops_class_token: bool = False
+    filter: Filter | None = Filter.BICUBIC
+    background: Colour = CLIP_GREY
 
     def count(self, size: Size, detail: Detail = Detail.AUTO, num_pictures: int = 1) -> Count:
         """See Family. ``low`` is what a picture in company costs; ``high`` and ``original`` are ``auto``."""
-        if detail is Detail.LOW or num_pictures > 1:
+        if _is_one_view(detail, num_pictures):
             return self._count(size, Size(self.tile_side, self.tile_side), 1, 1)
         canvas = best_canvas(size, self.canvases)
         tiles = Size(canvas.width // self.tile_side, canvas.height // self.tile_side)
         features = self._features(size, tiles)
         newlines = features.height
         return self._count(size, fitted(size, canvas), tiles.area + 1, features.area + newlines)
+
+    def recipe(self, size: Size, detail: Detail = Detail.AUTO, num_pictures: int = 1) -> RenderRecipe | None:
+        """See Rendering."""
+        if self.filter is None:
+            return None
+        if _is_one_view(detail, num_pictures):
+            return squared(size, self.tile_side, self.filter, self.background)
+        return anyres(size, best_canvas(size, self.canvases), self.tile_side, self.filter)
 
     def with_max_pixels(self, max_pixels: int) -> Self:
         """See Family."""
@@ -68,6 +79,10 @@ class LlavaOnevisionFamily:
     def _count(self, size: Size, used: Size, num_tiles: int, beside_overview: int) -> Count:
         image_tokens = beside_overview + self.tokens_per_view - self.drops_class_token
         return Count(original=size, used=used, num_tiles=num_tiles, image_tokens=image_tokens, marker_tokens=0)
+
+
+def _is_one_view(detail: Detail, num_pictures: int) -> bool:
+    return detail is Detail.LOW or num_pictures > 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,4 +115,6 @@ def from_files(files: VisionFiles) -> LlavaOnevisionFamily:
         canvases=canvases_of(stated.image_grid_pinpoints, document) or _CANVASES,
         max_views=positive(int(max_views), files.processor, "vision_aspect_ratio"),
         drops_class_token=processor.vision_feature_select_strategy == "default",
+        filter=filter_of(document, Filter.BICUBIC),
+        background=background(document),
     )

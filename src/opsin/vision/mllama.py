@@ -15,8 +15,9 @@ from typing import Self
 from opsin.core.conversation import Detail
 from opsin.models.files import Edges
 from opsin.models.vision_files import VisionFiles
-from opsin.vision.plan import Count, Size
-from opsin.vision.reading import TowerConfig, patch_side, positive, square
+from opsin.vision.plan import Count, RenderRecipe, Size
+from opsin.vision.reading import TowerConfig, filter_of, patch_side, positive, square
+from opsin.vision.recipe import Filter, on_canvas
 from opsin.vision.tiles import caps_of_tiles, tiles_within
 
 
@@ -28,10 +29,11 @@ class MllamaFamily:
     tile_side: int = 560
     max_tiles: int = 4
     patch_size: int = 14
+    filter: Filter | None = Filter.BILINEAR
 
     def count(self, size: Size, detail: Detail = Detail.AUTO, num_pictures: int = 1) -> Count:
         """See Family. ``low`` is one tile; ``high`` and ``original`` are ``auto``."""
-        tiles = self._tiles(size, 1 if detail is Detail.LOW else self.max_tiles)
+        tiles = self._tiles(size, detail)
         tokens_per_tile = (self.tile_side // self.patch_size) ** 2 + 1
         return Count(
             original=size,
@@ -42,6 +44,15 @@ class MllamaFamily:
             cross_attention_tokens=tiles.area * tokens_per_tile,
         )
 
+    def recipe(self, size: Size, detail: Detail = Detail.AUTO, num_pictures: int = 1) -> RenderRecipe | None:
+        """See Rendering. Missing tiles are the engine's to fill up."""
+        if self.filter is None:
+            return None
+        tiles, tile = self._tiles(size, detail), Size(self.tile_side, self.tile_side)
+        canvas = Size(tiles.width * self.tile_side, tiles.height * self.tile_side)
+        view = on_canvas(self._fitted(size, tiles), canvas, tile, self.filter, centred=False)
+        return RenderRecipe(tile, (view,))
+
     def with_max_pixels(self, max_pixels: int) -> Self:
         """See Family."""
         return replace(self, max_tiles=tiles_within(max_pixels, self.tile_side, self.max_tiles))
@@ -50,8 +61,9 @@ class MllamaFamily:
         """See Family."""
         return caps_of_tiles(self.tile_side, self.max_tiles)
 
-    def _tiles(self, size: Size, max_tiles: int) -> Size:
+    def _tiles(self, size: Size, detail: Detail) -> Size:
         """The smallest enlargement, or else the least reduction; of equal ones, the fewest tiles."""
+        max_tiles = 1 if detail is Detail.LOW else self.max_tiles
         scaled = [
             (min(tiles.height * self.tile_side / size.height, tiles.width * self.tile_side / size.width), tiles)
             for tiles in _arrangements(max_tiles)
@@ -92,4 +104,5 @@ def from_files(files: VisionFiles) -> MllamaFamily:
         tile_side=square(stated.size, 224, document),
         max_tiles=positive(stated.max_image_tiles, document, "max_image_tiles"),
         patch_size=patch_side(files.config.read(TowerConfig).vision_config, 14, files.config),
+        filter=filter_of(document, Filter.BILINEAR),
     )

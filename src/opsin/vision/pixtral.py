@@ -14,8 +14,9 @@ from opsin.core.conversation import Detail
 from opsin.core.errors import ConfigError
 from opsin.models.files import Edges
 from opsin.models.vision_files import VisionFiles
-from opsin.vision.plan import Count, Size
-from opsin.vision.reading import LOW_PIXELS, TowerConfig, patch_side, positive, refuse_shape
+from opsin.vision.plan import Count, RenderRecipe, Size
+from opsin.vision.reading import LOW_PIXELS, TowerConfig, filter_of, patch_side, positive, refuse_shape
+from opsin.vision.recipe import Filter, resized
 
 _LONGEST_EDGE = 1024
 _WITHIN = Edges(longest_edge=_LONGEST_EDGE)
@@ -28,6 +29,7 @@ class PixtralFamily:
     name: str = "pixtral"
     longest_edge: int = _LONGEST_EDGE
     factor: int = 16
+    filter: Filter | None = Filter.BICUBIC
 
     def count(self, size: Size, detail: Detail = Detail.AUTO, num_pictures: int = 1) -> Count:
         """See Family. ``high`` and ``original`` are ``auto``: the picture is scaled only down to the cap."""
@@ -43,6 +45,10 @@ class PixtralFamily:
             image_tokens=columns * rows,
             marker_tokens=rows,
         )
+
+    def recipe(self, size: Size, detail: Detail = Detail.AUTO, num_pictures: int = 1) -> RenderRecipe | None:
+        """See Rendering. Patches are cut by the engine."""
+        return None if self.filter is None else resized(self.count(size, detail).used, self.filter)
 
     def with_max_pixels(self, max_pixels: int) -> Self:
         """See Family: the cap is on a square's side."""
@@ -90,4 +96,5 @@ def from_files(files: VisionFiles) -> PixtralFamily:
         name=files.model_type,
         longest_edge=positive(size.longest_edge, document, "size.longest_edge"),
         factor=patch * positive(merge, files.processor, "spatial_merge_size"),
+        filter=filter_of(document, Filter.BICUBIC),
     )

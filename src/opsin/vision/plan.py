@@ -1,7 +1,7 @@
 """What a picture becomes for a model: what it costs, and the plan that every later stage follows.
 
-Counting needs a picture's size alone and is possible for every family. A plan is more: it says how the pixels are made
-and which text stands for them, which only the local engine needs.
+Counting needs a picture's size alone and is possible for every family. A recipe says how the pixels are made, where
+recipes can. A plan is both and the text that stands for the picture, which only the local engine needs.
 """
 
 from __future__ import annotations
@@ -11,19 +11,8 @@ from dataclasses import dataclass
 from typing import Protocol, Self, runtime_checkable
 
 from opsin.core.conversation import Detail
-
-
-@dataclass(frozen=True, slots=True)
-class Size:
-    """Pixels, upright (after orientation)."""
-
-    width: int
-    height: int
-
-    @property
-    def area(self) -> int:
-        """Pixels in total."""
-        return self.width * self.height
+from opsin.vision.recipe import RenderRecipe
+from opsin.vision.size import Size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,22 +38,6 @@ class Count:
     def prompt_tokens(self) -> int:
         """What the picture takes of the context."""
         return self.image_tokens + self.marker_tokens
-
-
-@dataclass(frozen=True, slots=True)
-class RenderRecipe:
-    """Pixel work as data, so that the sandbox that runs it knows no model.
-
-    The upright RGB picture is resized (Lanczos) to each of ``resizes`` in turn, cut into ``rows`` x ``columns`` tiles
-    of ``tile`` in reading order, and, if ``overview``, resized to one more tile that comes last. ``rows == columns ==
-    0`` means no cut: the picture itself (already of ``tile`` size) is the only tile.
-    """
-
-    resizes: tuple[Size, ...]
-    tile: Size
-    rows: int
-    columns: int
-    overview: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +101,23 @@ class SplittingFamily(Family, Protocol):
     def with_image_splitting(self, splits: bool) -> Self:
         """This family with another default for ``detail: auto``."""
         ...
+
+
+@runtime_checkable
+class Rendering(Protocol):
+    """A family whose pixels a recipe makes exactly as the model's own processor does (Transformers, PIL backend)."""
+
+    def recipe(self, size: Size, detail: Detail = Detail.AUTO, num_pictures: int = 1) -> RenderRecipe | None:
+        """For an upright picture of ``size``, with the tiles of its ``count``; arguments as for that.
+
+        None when this checkpoint's processor does what recipes cannot say. Raises MediaError as ``count`` does.
+        """
+        ...
+
+
+def recipe_of(family: object, size: Size, detail: Detail = Detail.AUTO, num_pictures: int = 1) -> RenderRecipe | None:
+    """The family's recipe; None where only the model's own processor makes its pixels. Raises MediaError."""
+    return family.recipe(size, detail, num_pictures) if isinstance(family, Rendering) else None
 
 
 class NativeFamily(Family, Protocol):

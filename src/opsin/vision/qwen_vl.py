@@ -12,8 +12,9 @@ from typing import Self
 from opsin.core.conversation import Detail
 from opsin.models.files import Edges
 from opsin.models.vision_files import VisionFiles
-from opsin.vision.plan import Count, Size
-from opsin.vision.reading import LOW_PIXELS, positive
+from opsin.vision.plan import Count, RenderRecipe, Size
+from opsin.vision.reading import LOW_PIXELS, filter_of, positive
+from opsin.vision.recipe import Filter, resized
 from opsin.vision.smart_resize import check_ratio, smart_resize
 
 _MIN_PIXELS = 56 * 56
@@ -34,6 +35,7 @@ class QwenVLFamily:
     num_frames: int = 1
     min_pixels: int = _MIN_PIXELS
     max_pixels: int = _MAX_PIXELS
+    filter: Filter | None = Filter.BICUBIC
 
     @property
     def factor(self) -> int:
@@ -45,6 +47,10 @@ class QwenVLFamily:
         family = self.with_max_pixels(LOW_PIXELS) if detail is Detail.LOW else self
         used = family.resized(size)
         return Count(original=size, used=used, num_tiles=1, image_tokens=used.area // self.factor**2, marker_tokens=2)
+
+    def recipe(self, size: Size, detail: Detail = Detail.AUTO, num_pictures: int = 1) -> RenderRecipe | None:
+        """See Rendering. Patches are cut by the engine."""
+        return None if self.filter is None else resized(self.count(size, detail).used, self.filter)
 
     def resized(self, size: Size) -> Size:
         """The size that the encoder sees. Raises MediaError."""
@@ -84,4 +90,5 @@ def from_files(files: VisionFiles) -> QwenVLFamily:
         merge_size=positive(stated.merge_size, document, "merge_size"),
         min_pixels=positive(stated.min_pixels or stated.size.shortest_edge, document, "size.shortest_edge"),
         max_pixels=positive(stated.max_pixels or stated.size.longest_edge, document, "size.longest_edge"),
+        filter=filter_of(document, Filter.BICUBIC),
     )

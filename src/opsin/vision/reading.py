@@ -6,7 +6,11 @@ from dataclasses import dataclass
 
 from opsin.core.errors import Code, ConfigError, MediaError
 from opsin.models.files import Document, Edges
-from opsin.vision.plan import Size
+from opsin.vision.recipe import Colour, Filter
+from opsin.vision.size import Size
+
+CLIP_GREY: Colour = (122, 116, 104)
+"""CLIP's mean, see ``background``."""
 
 LOW_PIXELS = 512 * 512
 """``detail: low`` where a picture keeps its own shape: the size to which OpenAI's ``low`` scales."""
@@ -28,6 +32,40 @@ class TowerConfig:
     """config.json of a model with one encoder."""
 
     vision_config: VisionTower = UNKNOWN_TOWER
+
+
+@dataclass(frozen=True, slots=True)
+class _Resampling:
+    do_resize: bool | None = None
+    resample: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Mean:
+    image_mean: tuple[float, float, float] = (0.48145466, 0.4578275, 0.40821073)
+
+
+_FILTERS = (Filter.NEAREST, Filter.LANCZOS, Filter.BILINEAR, Filter.BICUBIC, Filter.BOX, Filter.HAMMING)
+"""By their number in Pillow, which is what files state."""
+
+
+def filter_of(document: Document, default: Filter) -> Filter | None:
+    """How the checkpoint's image processor resizes, None where it does not, or by no filter of Pillow's.
+
+    ``default`` is the class's own. Raises ConfigError.
+    """
+    stated = document.read(_Resampling)
+    if stated.do_resize is False:
+        return None
+    if stated.resample is None:
+        return default
+    return _FILTERS[stated.resample] if 0 <= stated.resample < len(_FILTERS) else None
+
+
+def background(document: Document) -> Colour:
+    """The colour on which LLaVA's processors square a picture: ``image_mean`` in whole levels. Raises ConfigError."""
+    red, green, blue = document.read(_Mean).image_mean
+    return int(red * 255), int(green * 255), int(blue * 255)
 
 
 def positive(value: int | None, document: Document, field: str) -> int:

@@ -3,7 +3,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from opsin.cache.keys import FeatureKeys, Scopes
-from opsin.vision.plan import RenderRecipe, Size, VisionPlan
+from opsin.vision.plan import Size, VisionPlan
+from opsin.vision.recipe import Filter, resized
 
 TILE = Size(128, 128)
 PLAN = VisionPlan(
@@ -13,7 +14,7 @@ PLAN = VisionPlan(
     image_tokens=16,
     marker_tokens=3,
     slot="<image>",
-    recipe=RenderRecipe((TILE,), TILE, 0, 0, False),
+    recipe=resized(TILE, Filter.LANCZOS),
 )
 
 
@@ -24,7 +25,7 @@ def test_a_key_changes_with_everything_that_changes_the_features() -> None:
         keys.key("other scope", "00", PLAN),
         keys.key("scope", "01", PLAN),
         keys.key("scope", "00", replace(PLAN, image_tokens=17)),
-        keys.key("scope", "00", replace(PLAN, recipe=replace(PLAN.recipe, overview=True))),
+        keys.key("scope", "00", replace(PLAN, recipe=resized(TILE, Filter.BICUBIC))),
         FeatureKeys(("model", "another")).key("scope", "00", PLAN),
         FeatureKeys(("modelcommit", "")).key("scope", "00", PLAN),
     ]

@@ -36,8 +36,7 @@ class BlankRenderer:
 
     async def render(self, media: MediaBytes, recipe: RenderRecipe) -> RenderedPicture:
         self.rendered.append(recipe)
-        num_tiles = recipe.rows * recipe.columns + 1
-        return RenderedPicture(bytes(num_tiles * recipe.tile.area * 3), num_tiles, recipe.tile)
+        return RenderedPicture(bytes(recipe.num_tiles * recipe.tile.area * 3), recipe.num_tiles, recipe.tile)
 
     async def verify(self, media: MediaBytes) -> None:
         raise AssertionError("a TOKENS engine has its pictures rendered")
@@ -126,7 +125,7 @@ async def test_a_picture_that_does_not_fit_is_scaled_and_said_so() -> None:
     (warning,) = prepared.warnings
     assert (warning.code, warning.param) == ("image_downscaled", PARAM)
     assert " 128 x 128 pixels, 16 visual tokens" in warning.message
-    assert [recipe.rows for recipe in bench.renderer.rendered] == [0]
+    assert [recipe.num_tiles for recipe in bench.renderer.rendered] == [1]
 
 
 async def test_with_room_for_it_nothing_is_scaled() -> None:

@@ -15,7 +15,8 @@ from opsin.media import data_url
 from opsin.media.config import MediaConfig
 from opsin.media.loader import MediaLoader, load_data_url
 from opsin.media.render import execute, render
-from opsin.vision.plan import RenderRecipe, Size
+from opsin.vision.plan import Size
+from opsin.vision.recipe import whole
 from tests.corpus.pictures import good_pictures
 
 CONFIG = MediaConfig()
@@ -36,7 +37,7 @@ def rgb(picture: object) -> bytes:
     """The pixels that a model would see."""
     media = load_data_url(MediaRef(to_url(picture, LOADER, "p"), Detail.AUTO, "p"), CONFIG)
     size = media.header.upright
-    return render(media.data, media.header, RenderRecipe((), size, 0, 0, False))
+    return render(media.data, media.header, whole(size))
 
 
 def test_encoded_pictures_stay_as_they_are(tmp_path: Path) -> None:
@@ -56,7 +57,7 @@ def test_arrays_and_images_lose_nothing(shape: tuple[int, ...]) -> None:
     for picture in (array, array[::-1][::-1], image):
         assert np.array_equal(np.asarray(Image.open(io.BytesIO(sent(picture)))), array)
     if shape == (9, 7, 3):
-        assert rgb(image) == execute(image, RenderRecipe((), Size(7, 9), 0, 0, False))
+        assert rgb(image) == execute(image, whole(Size(7, 9)))
 
 
 @pytest.mark.parametrize("case", good_pictures(), ids=lambda case: case.name)

@@ -14,9 +14,9 @@ from opsin.media.config import MediaConfig
 from opsin.media.loader import MediaLoader
 from opsin.media.pool import RenderPool
 from opsin.media.types import ImageFormat, RenderedPicture
-from opsin.vision.plan import RenderRecipe, Size
 from tests.corpus.pictures import OPT_IN, BadPicture, GoodPicture, bad_pictures, data_url, good_pictures
 from tests.corpus.rare import rare_bad_pictures, rare_good_pictures
+from tests.corpus.recipes import CUT
 
 CONFIG = MediaConfig(render_timeout_s=60, formats=tuple(ImageFormat))
 GOOD = (*good_pictures(), *rare_good_pictures())
@@ -34,7 +34,7 @@ async def pool() -> AsyncIterator[RenderPool]:
 async def sent(pool: RenderPool, data: bytes) -> RenderedPicture:
     (media,) = await MediaLoader(CONFIG).load([MediaRef(data_url(data), Detail.AUTO, "here")])
     await pool.verify(media)
-    return await pool.render(media, RenderRecipe((Size(8, 8),), Size(4, 4), rows=2, columns=2, overview=True))
+    return await pool.render(media, CUT)
 
 
 @pytest.mark.parametrize("picture", GOOD, ids=lambda picture: picture.name)

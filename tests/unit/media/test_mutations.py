@@ -17,12 +17,11 @@ from opsin.media.config import MediaConfig
 from opsin.media.loader import inspect
 from opsin.media.pool import RenderPool
 from opsin.media.types import ImageFormat
-from opsin.vision.plan import RenderRecipe, Size
 from tests.corpus.mutations import MUTATORS, originals
+from tests.corpus.recipes import CUT
 
 NUM_MUTATIONS = 60
 CONFIG = MediaConfig(formats=tuple(ImageFormat), render_timeout_s=60)
-RECIPE = RenderRecipe((Size(8, 8),), Size(4, 4), rows=2, columns=2, overview=True)
 CODES = {
     *("image_undecodable", "image_truncated", "image_decode_memory", "image_feature_unsupported"),
     *("media_too_large", "image_aspect_ratio", "unsupported_image_format"),
@@ -53,7 +52,7 @@ async def test_whatever_is_damaged_costs_one_picture(pool: RenderPool, image_for
 
 async def outcome(pool: RenderPool, data: bytes) -> str:
     try:
-        await pool.render(inspect(data, CONFIG, "p"), RECIPE)
+        await pool.render(inspect(data, CONFIG, "p"), CUT)
     except MediaError as error:
         return error.code
     return "good"

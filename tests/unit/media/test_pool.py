@@ -21,8 +21,10 @@ from opsin.core.errors import ConfigError, MediaError, MediaUndecodable, Overloa
 from opsin.media.config import MediaConfig
 from opsin.media.loader import inspect
 from opsin.media.pool import RenderPool
-from opsin.media.types import ImageFormat, MediaBytes
-from opsin.vision.plan import RenderRecipe, Size
+from opsin.media.render import render as render_here
+from opsin.media.types import ImageFormat, MediaBytes, RenderMode
+from opsin.vision.plan import Size
+from opsin.vision.recipe import Filter, RenderRecipe, View, middle, resized, whole
 from tests.corpus.pictures import encoded, scene
 from tests.corpus.rare import rare_bad_pictures
 
@@ -45,7 +47,7 @@ def picture(width: int = 8, height: int = 8) -> MediaBytes:
 
 async def render(pool: RenderPool, media: MediaBytes) -> bytes:
     size = media.header.upright
-    return (await pool.render(media, RenderRecipe((), size, 0, 0, overview=False))).pixels
+    return (await pool.render(media, whole(size))).pixels
 
 
 def expected(media: MediaBytes) -> bytes:
@@ -253,8 +255,31 @@ async def test_verify_decodes_and_answers_nothing() -> None:
 
 async def test_a_recipe_that_does_not_fit_is_a_bug_and_no_bad_picture() -> None:
     async with running() as pool:
-        with pytest.raises(ValueError, match="does not fit"):
-            await pool.render(picture(), RenderRecipe((Size(8, 8),), Size(4, 4), 1, 2, overview=False))
+        with pytest.raises(ValueError, match="gives no tiles"):
+            await pool.render(picture(), RenderRecipe(Size(4, 4), (View((), 2, 1),)))
+
+
+@linux_only
+async def test_a_recipe_may_make_far_more_pixels_than_the_picture_has() -> None:
+    """LLaVA's of a picture of 100 : 1, which is 11 Mpx before its middle is taken."""
+    size = Size(4000, 40)
+    thin = inspect(encoded(Image.new("RGB", (4000, 40), (9, 8, 7)), "png"), MediaConfig(), "here")
+    recipe = middle(size, 336, Size(336, 336), Filter.BICUBIC)
+    async with running() as pool:
+        rendered = await pool.render(thin, recipe)
+    assert rendered.pixels == bytes((9, 8, 7)) * 336 * 336
+
+
+async def test_fast_workers_decode_at_a_fraction() -> None:
+    noise = encoded(scene(size=(640, 480)), "jpeg")
+    recipe = resized(Size(160, 120), Filter.LANCZOS)
+    media = inspect(noise, MediaConfig(), "here")
+    pixels: dict[RenderMode, bytes] = {}
+    for mode in RenderMode:
+        async with running(render_mode=mode) as pool:
+            pixels[mode] = (await pool.render(media, recipe)).pixels
+        assert pixels[mode] == render_here(noise, media.header, recipe, mode)
+    assert pixels[RenderMode.EXACT] != pixels[RenderMode.FAST]
 
 
 @linux_only

@@ -17,7 +17,8 @@ from opsin.media.header import read_header
 from opsin.media.loader import inspect
 from opsin.media.pool import RenderPool
 from opsin.media.types import ImageFormat
-from opsin.vision.plan import RenderRecipe, Size
+from opsin.vision.plan import Size
+from opsin.vision.recipe import BLACK, Colour, Filter, RenderRecipe, Resize, View, Window, whole
 from tests.corpus import pictures
 from tests.corpus.golden import HEIGHT, RGB, UPRIGHT, WHITE, WIDTH, Case, Quadrants, golden_cases, quartered
 from tests.corpus.golden_rare import rare_cases
@@ -41,7 +42,7 @@ async def test_format_mode_and_orientation(pool: RenderPool, case: Case) -> None
         media = inspect(case.build(orientation), CONFIG, "p")
         assert media.header.orientation == orientation
         upright = Size(HEIGHT, WIDTH) if orientation >= 5 else Size(WIDTH, HEIGHT)
-        rendered = await pool.render(media, RenderRecipe((), upright, 0, 0, overview=False))
+        rendered = await pool.render(media, whole(upright))
         assert (rendered.num_tiles, rendered.tile) == (1, upright)
         for seen, stored in zip(centres(rendered.pixels, upright), UPRIGHT[orientation], strict=True):
             worst = max(abs(a - b) for a, b in zip(seen, case.expected[stored], strict=True))
@@ -55,16 +56,16 @@ def centres(pixels: bytes, size: Size) -> Quadrants:
     return cast("Quadrants", tuple(tuple(pixels[offset : offset + 3]) for offset in offsets))
 
 
-def whole(data: bytes) -> Image.Image:
+def as_it_is(data: bytes) -> Image.Image:
     """Rendered in this process, as it is."""
     header = read_header(data, None, FORMATS)
     size = header.upright
-    pixels = render.render(data, header, RenderRecipe((), size, 0, 0, overview=False))
+    pixels = render.render(data, header, whole(size))
     return Image.frombytes("RGB", (size.width, size.height), pixels)
 
 
 def test_what_a_gif_frame_leaves_open_is_white() -> None:
-    picture = whole(pictures.gif((3, 2), (1, 1, 1, 1)))
+    picture = as_it_is(pictures.gif((3, 2), (1, 1, 1, 1)))
     assert [picture.getpixel((x, y)) for y in range(2) for x in range(3)].count(WHITE) == 5
     assert picture.getpixel((1, 1)) == (10, 20, 30)
 
@@ -73,7 +74,7 @@ def test_a_text_chunk_cannot_make_colours_transparent() -> None:
     text = chunk(b"tEXt", b"transparency\0\0")
     plain = encoded(scene(), "png")
     for after_pixels in (False, True):
-        assert whole(with_chunk(plain, text, after_pixels=after_pixels)).tobytes() == scene().tobytes()
+        assert as_it_is(with_chunk(plain, text, after_pixels=after_pixels)).tobytes() == scene().tobytes()
 
 
 def test_only_the_first_frame_is_seen() -> None:
@@ -81,13 +82,13 @@ def test_only_the_first_frame_is_seen() -> None:
     for image_format in ("gif", "png", "webp"):
         data = encoded(first, image_format, save_all=True, append_images=[second], lossless=True)
         assert read_header(data, None, FORMATS).frames == 2
-        assert whole(data).getpixel((4, 4)) == (200, 10, 10)
+        assert as_it_is(data).getpixel((4, 4)) == (200, 10, 10)
 
 
 def test_black_rows_at_the_end_are_rows() -> None:
     black = Image.new("RGB", (5, 5))
     for mode in ("RGB", "L", "1", "P", "RGBA"):
-        assert whole(encoded(black.convert(mode), "png")).size == (5, 5)
+        assert as_it_is(encoded(black.convert(mode), "png")).size == (5, 5)
 
 
 def test_a_header_of_another_size_is_refused() -> None:
@@ -99,30 +100,36 @@ def test_a_header_of_another_size_is_refused() -> None:
 
 def test_execute_cuts_in_reading_order_with_the_overview_last() -> None:
     picture = quartered("RGB", RGB)
-    pixels = render.execute(picture, RenderRecipe((), Size(24, 16), rows=2, columns=2, overview=True))
+    tile = Size(24, 16)
+    overview = View((Resize(tile, Filter.LANCZOS),))
+    pixels = render.execute(picture, RenderRecipe(tile, (View((), columns=2, rows=2), overview)))
     tile_bytes = 24 * 16 * 3
     tiles = [pixels[start : start + tile_bytes] for start in range(0, len(pixels), tile_bytes)]
     assert [tile[:3] for tile in tiles[:4]] == [bytes(colour) for colour in RGB]
     assert tiles[4] == picture.resize((24, 16), Image.Resampling.LANCZOS).tobytes()
 
 
-@pytest.mark.parametrize(
-    ("size", "resizes", "rows", "columns"),
-    [
-        ((300, 200), ((256, 170), (256, 192)), 3, 4),
-        ((50, 90), ((142, 256), (192, 256)), 4, 3),
-        ((7, 7), ((256, 256), (256, 256)), 4, 4),
-    ],
-)
-def test_recipes_give_the_tiles_of_transformers(
-    size: tuple[int, int], resizes: tuple[tuple[int, int], ...], rows: int, columns: int
-) -> None:
-    processors = pytest.importorskip("transformers.models.idefics3.image_processing_pil_idefics3")
-    processor = processors.Idefics3ImageProcessorPil(
-        size={"longest_edge": 256}, max_image_size={"longest_edge": 64}, do_rescale=False, do_normalize=False
-    )
-    picture = scene(size=size)
-    expected = processor(picture, return_tensors="np")["pixel_values"][0].transpose(0, 2, 3, 1)
-    recipe = RenderRecipe(tuple(Size(*pair) for pair in resizes), Size(64, 64), rows, columns, overview=True)
-    assert expected.shape == (rows * columns + 1, 64, 64, 3)
-    assert render.execute(picture, recipe) == expected.astype("uint8").tobytes()
+def test_what_views_have_in_common_is_done_once() -> None:
+    noise = scene(size=(90, 70))
+    first, second = Resize(Size(40, 30), Filter.BICUBIC), Resize(Size(20, 10), Filter.BILINEAR)
+    both = RenderRecipe(Size(20, 10), (View((first,), 2, 3), View((first, second))))
+    small = noise.resize((40, 30), Image.Resampling.BICUBIC)
+    assert render.execute(noise, both)[-600:] == small.resize((20, 10), Image.Resampling.BILINEAR).tobytes()
+    made = sorted(both.work(Size(90, 70)), key=lambda size: size.area)
+    assert made == [Size(20, 10), Size(20, 30), Size(40, 30), Size(40, 70)]
+
+
+@pytest.mark.parametrize("outside", [BLACK, (1, 2, 3)])
+def test_a_window_crops_and_pads(outside: Colour) -> None:
+    picture = Image.new("RGB", (4, 2), (9, 9, 9))
+    shown = render.execute(picture, RenderRecipe(Size(3, 4), (View((Window(2, -1, Size(3, 4), outside),)),)))
+    rows = [[tuple(shown[(y * 3 + x) * 3 :][:3]) for x in range(3)] for y in range(4)]
+    empty, row = [outside] * 3, [(9, 9, 9), (9, 9, 9), outside]
+    assert rows == [empty, row, row, empty]
+
+
+def test_a_recipe_whose_views_are_no_tiles_is_refused() -> None:
+    tile = Size(4, 4)
+    for steps, columns in (((), 2), ((Resize(Size(8, 4), Filter.BOX),), 1), ((Window(0, 0, Size(4, 8)),), 1)):
+        with pytest.raises(ValueError, match="gives no tiles"):
+            RenderRecipe(tile, (View(steps, columns),)).check(tile)

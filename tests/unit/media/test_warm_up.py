@@ -29,10 +29,12 @@ from opsin.media.messages import RenderTask, ScaleTask, Setup
 from opsin.media.types import ImageFormat
 from opsin.media.warm_up import warm_up
 from opsin.media.worker import _run
-from opsin.vision.plan import RenderRecipe, Size
+from opsin.vision.recipe import Filter, RenderRecipe, Resize, View
+from opsin.vision.size import Size
 
 formats = tuple(ImageFormat(name) for name in sys.argv[2:])
-recipe = RenderRecipe((Size(8, 8),), Size(4, 4), rows=2, columns=2, overview=True)
+first = Resize(Size(8, 8), Filter.LANCZOS)
+recipe = RenderRecipe(Size(4, 4), (View((first,), 2, 2), View((first, Resize(Size(4, 4), Filter.LANCZOS)))))
 with open(sys.argv[1], "rb") as file:
     pictures = pickle.load(file)
 warm_up(formats)

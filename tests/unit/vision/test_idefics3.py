@@ -23,6 +23,7 @@ from transformers.models.smolvlm.processing_smolvlm import (
 )
 
 from opsin.core.conversation import Detail
+from opsin.media.render import execute
 from opsin.vision.idefics3 import Idefics3Family
 from opsin.vision.plan import Count, RenderRecipe, Size
 from tests.checkpoints import tokenizer
@@ -94,9 +95,10 @@ def grid_of_the_processor(family: Idefics3Family, size: Size) -> tuple[int, int,
 @example(width=4097, height=3)
 def test_grid_is_the_processors(family: Idefics3Family, width: int, height: int) -> None:
     plan = family.plan(Size(width, height), Detail.HIGH)
-    grid = (plan.num_tiles, plan.recipe.rows, plan.recipe.columns)
-    assert grid == grid_of_the_processor(family, Size(width, height))
-    assert plan.recipe.overview == (plan.recipe.rows > 0)
+    rows, columns = grid_of(plan.recipe)
+    assert (plan.num_tiles, rows, columns) == grid_of_the_processor(family, Size(width, height))
+    assert plan.recipe.num_tiles == plan.num_tiles
+    plan.recipe.check(Size(width, height))
 
 
 @pytest.mark.parametrize(
@@ -191,8 +193,7 @@ def test_a_cap_lowers_the_longest_edge_to_whole_tiles() -> None:
 def test_slot_is_smolvlms_expansion(width: int, height: int, detail: Detail) -> None:
     plan = DEMO.plan(Size(width, height), detail)
     assert plan.slot == get_image_prompt_string(
-        plan.recipe.rows,
-        plan.recipe.columns,
+        *grid_of(plan.recipe),
         16,
         fake_token_around_image="<fake_token_around_image>",
         image_token="<image>",
@@ -205,18 +206,15 @@ def picture_of(size: Size) -> Image.Image:
     return Image.fromarray(noise)
 
 
-def tiles_by_recipe(picture: Image.Image, recipe: RenderRecipe) -> list[Pixels]:
-    """A plain reading of RenderRecipe."""
-    for size in recipe.resizes:
-        picture = picture.resize((size.width, size.height), Image.Resampling.LANCZOS)
-    if recipe.rows == 0:
-        return [np.asarray(picture)]
-    width, height = recipe.tile.width, recipe.tile.height
-    boxes = [(column * width, row * height) for row in range(recipe.rows) for column in range(recipe.columns)]
-    tiles = [picture.crop((left, top, left + width, top + height)) for left, top in boxes]
-    if recipe.overview:
-        tiles.append(picture.resize((width, height), Image.Resampling.LANCZOS))
-    return [np.asarray(tile) for tile in tiles]
+def grid_of(recipe: RenderRecipe) -> tuple[int, int]:
+    """Rows and columns of a cut picture, of one that is not cut none."""
+    tiles = recipe.views[0]
+    return (tiles.rows, tiles.columns) if len(recipe.views) > 1 else (0, 0)
+
+
+def tiles_of(picture: Image.Image, recipe: RenderRecipe) -> Pixels:
+    tiles = np.frombuffer(execute(picture, recipe), np.uint8)
+    return tiles.reshape(recipe.num_tiles, recipe.tile.height, recipe.tile.width, 3)
 
 
 @pytest.mark.parametrize("kind", [Idefics3ImageProcessorPil, SmolVLMImageProcessorPil])
@@ -248,4 +246,4 @@ def test_recipe_gives_the_processors_pixels(kind: Any, family: Idefics3Family, s
     output = processor(picture, input_data_format="channels_last")
     expected = np.asarray(output["pixel_values"])[0].transpose(0, 2, 3, 1)
     plan = family.plan(size, Detail.HIGH if split else Detail.LOW)
-    np.testing.assert_array_equal(np.stack(tiles_by_recipe(picture, plan.recipe)), expected)
+    np.testing.assert_array_equal(tiles_of(picture, plan.recipe), expected)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from transformers.image_utils import SizeDict
 
 from opsin.core.conversation import Detail
+from opsin.media.render import execute
 from opsin.models.files import Document
 from opsin.models.vision_files import VisionFiles
 from opsin.vision.llama4 import Llama4Family, from_files
@@ -72,3 +75,29 @@ def test_parameters_are_the_checkpoints() -> None:
     )
     assert from_files(said) == Llama4Family(tile_side=448, tokens_per_tile=256, max_tiles=4)
     assert from_files(files("llama4", None)) == Llama4Family()
+
+
+@pytest.mark.parametrize("size", [Size(1, 1), Size(640, 480), Size(300, 1000), Size(1300, 900)])
+def test_recipe_makes_the_processors_tiles_within_a_level(size: Size) -> None:
+    """With torch's resize, which torchvision calls; there is no PIL backend to be equal to."""
+    noise = np.random.default_rng(7).integers(0, 256, (size.height, size.width, 3), dtype=np.uint8)
+    family = Llama4Family()
+    recipe = family.recipe(size)
+    assert recipe is not None
+    recipe.check(size)
+    assert recipe.num_tiles == family.count(size).num_tiles
+    pixels = torch.from_numpy(noise).permute(2, 0, 1)[None]
+    used, (tiles, *overview) = family.count(size).used, recipe.views
+    canvas = torch.zeros((1, 3, tiles.rows * 336, tiles.columns * 336), dtype=torch.uint8)
+    canvas[:, :, : used.height, : used.width] = by_torch(pixels, used)
+    expected = [*canvas[0].unfold(1, 336, 336).unfold(2, 336, 336).permute(1, 2, 3, 4, 0).reshape(-1, 336, 336, 3)]
+    expected += [by_torch(pixels, Size(336, 336))[0].permute(1, 2, 0) for _ in overview]
+    made = np.frombuffer(execute(Image.fromarray(noise), recipe), np.uint8).reshape(-1, 336, 336, 3)
+    assert np.abs(torch.stack(expected).numpy().astype(int) - made).max() <= 1
+
+
+def by_torch(pixels: torch.Tensor, size: Size) -> torch.Tensor:
+    shape = (size.height, size.width)
+    if pixels.shape[-2:] == shape:
+        return pixels
+    return torch.nn.functional.interpolate(pixels, shape, mode="bilinear", antialias=True)
