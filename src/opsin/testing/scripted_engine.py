@@ -18,7 +18,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from opsin.testing.script import Failure, Script
+from opsin.testing.script import MODES, Failure, Script
 from opsin.testing.scripted_upstream import ScriptedUpstream, serve
 
 _KEYS = ("VLLM_API_KEY", "LLAMA_API_KEY")
@@ -56,6 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--scripted-child", action="store_true", help="start a process that outlives this one")
     parser.add_argument("--scripted-stubborn", action="store_true", help="ignore SIGTERM")
     parser.add_argument("--scripted-blind", action="store_true", help="refuse the second request, the picture")
+    parser.add_argument("--scripted-hang", action="store_true", help="never finish the third request")
     parser.add_argument("--scripted-exit", type=int, default=None, help="end at once with this status")
     parser.add_argument(
         "--scripted-runs", type=Path, default=None, help="file that counts starts: the first one goes well after all"
@@ -77,6 +78,8 @@ async def _serve(args: argparse.Namespace) -> None:
     upstream = ScriptedUpstream(model=args.names[0], api_key=key)
     if args.scripted_blind:
         upstream.queue(Script(), Script(status=400, failure=_NO_PICTURES))
+    if args.scripted_hang:
+        upstream.queue(Script(), Script(), MODES["hang"])
     stop = asyncio.Event()
     if not args.scripted_stubborn:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)

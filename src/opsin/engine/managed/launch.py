@@ -6,6 +6,7 @@ operator's own words behind that, without the flags that opsin has to keep in it
 
 from __future__ import annotations
 
+import re
 import secrets
 import shlex
 import socket
@@ -14,6 +15,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from pydantic import SecretStr
+
+_FLAG = re.compile(r"-(-|[^\d\s.-])\S*(=.*)?", re.DOTALL)
 
 LOOPBACK = "127.0.0.1"
 
@@ -122,11 +125,10 @@ def launch(engine: EngineProgram, serving: Serving, program: Sequence[str], argu
 
 
 def passed_in(arguments: Iterable[str]) -> list[Passed]:
-    """Words grouped by the flags before them. A negative number is no flag."""
+    """Words grouped by the flags before them. Neither a negative number nor a word with spaces is a flag."""
     found: list[Passed] = []
     for word in arguments:
-        is_flag = word.startswith("-") and not word[1:2].isdigit() and word.strip("-") != ""
-        if is_flag:
+        if _FLAG.fullmatch(word):
             found.append(Passed(word, ()))
         elif found:
             found[-1] = Passed(found[-1].name, (*found[-1].behind, word))

@@ -16,12 +16,12 @@ from opsin.vision.qwen_vl import QwenVLFamily
 def processor_cap(family: Family, max_tokens: int) -> Mapping[str, object] | None:
     """``mm_processor_kwargs`` with which no picture costs more than ``max_tokens`` visual tokens.
 
-    None where the family takes no such cap, or where its own is no higher. Idefics3's smallest is one tile with the
-    overview beside it, whatever that costs.
+    None where the family takes no such cap, or where its own is no higher. A cap cannot go below the size to which a
+    family enlarges small pictures, nor for Idefics3 below one tile with the overview beside it.
     """
     match family:
         case QwenVLFamily():
-            pixels = max_tokens * family.factor**2
+            pixels = max(max_tokens * family.factor**2, family.min_pixels)
             return {"max_pixels": pixels} if pixels < family.max_pixels else None
         case Idefics3Family():
             tiles_per_side = math.isqrt(max(max_tokens // family.tokens_per_tile - 1, 1))

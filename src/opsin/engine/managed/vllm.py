@@ -10,7 +10,25 @@ from opsin.engine.managed.launch import LOOPBACK, NOWHERE, EngineProgram, Passed
 _OWN_SERVER = "opsin alone reaches the engine, by HTTP on a loopback port"
 _ONE_KEY = "opsin makes a key for every start and gives it by the environment"
 _NO_REQUEST_SETS = "opsin forwards no such field, and nobody else may reach the engine"
-_GONE = "vLLM has this flag no more"
+
+_GONE = (
+    "--disable-log-requests",
+    "--disable-mm-input-cache",
+    "--disable-mm-preprocessor-cache",
+    "--enable-reasoning",
+    "--engine-use-ray",
+    "--max-long-partial-prefills",
+    "--max-num-partial-prefills",
+    "--max-seq-len-to-capture",
+    "--num-scheduler-steps",
+    "--preemption-mode",
+    "--scheduler-delay-factor",
+    "--swap-space",
+    "--task",
+    "--use-v2-block-manager",
+    "--worker-use-ray",
+)
+"""Scripts still carry them. Others that are gone changed answers: these vLLM shall refuse itself."""
 
 
 def _arguments(serving: Serving, port: int, passed: Sequence[Passed]) -> Sequence[str]:
@@ -93,17 +111,6 @@ VLLM = EngineProgram(
         "--trust-request-chat-template": _NO_REQUEST_SETS,
         "--enable-mm-embeds": "whoever sends features of a wrong shape can end the engine",
         "--enable-prompt-embeds": "whoever sends features of a wrong shape can end the engine",
-        **dict.fromkeys(
-            (
-                "--disable-log-requests",
-                "--swap-space",
-                "--task",
-                "--num-scheduler-steps",
-                "--disable-mm-preprocessor-cache",
-                "--use-v2-block-manager",
-                "--guided-decoding-backend",
-            ),
-            _GONE,
-        ),
+        **dict.fromkeys(_GONE, "vLLM has it no more, and answers are the same without"),
     },
 )
