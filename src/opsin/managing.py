@@ -5,6 +5,7 @@ Reads a model's small files where they are on this machine, and downloads nothin
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -19,6 +20,9 @@ from opsin.models.hub import resolve
 from opsin.models.vision_files import VisionFiles, read_vision_files
 from opsin.settings import Settings
 from opsin.vision.registry import family_for
+
+_QUANTIZED = re.compile(r"-(AWQ|FP8|GPTQ-Int[48])$")
+"""What a publisher adds to the name of the same model, whose pictures are the same."""
 
 PICTURES_SHARE = 2
 """Where nothing else limits a picture, it may take one part in so many of ``max_model_len``."""
@@ -107,8 +111,9 @@ def _processor_kwargs(settings: Settings) -> Mapping[str, object] | None:
 
 def _vision_files(settings: Settings) -> VisionFiles | None:
     """What is known of well-known checkpoints; of others the folder, or what the local cache holds."""
-    if (facts := facts_of(settings.model)) is not None:
-        return facts.vision
+    for model_id in (settings.model, _QUANTIZED.sub("", settings.model)):
+        if (facts := facts_of(model_id)) is not None:
+            return facts.vision
     offline = settings.hub.model_copy(update={"offline": True})
     try:
         return read_vision_files(resolve(settings.model_location, settings.revision, hub=offline).path)

@@ -57,9 +57,13 @@ def problems(configuration: Configuration, *, listens: bool = True, starts: bool
     """
     wrong = {path for problem in configuration.problems for path in problem.settings}
     of_gateway = _of_gateway(configuration) if listens else ()
-    of_media = (*_of_videos(configuration), *_of_media(configuration.settings.media))
+    of_media = _of_media(configuration.settings.media)
     of_engine = _of_engine(configuration, starts=starts) if "engine" not in wrong else ()
-    found = (problem for problem in (*of_gateway, *of_media, *of_engine) if not _rests_on(problem, wrong))
+    found = (
+        problem
+        for problem in (*_of_videos(configuration), *of_gateway, *of_media, *of_engine)
+        if not _rests_on(problem, wrong)
+    )
     return [*configuration.problems, *found]
 
 

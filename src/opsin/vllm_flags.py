@@ -14,7 +14,7 @@ from enum import StrEnum
 
 from opsin.core.problems import Problem
 
-ATTACH = "start vLLM with it and attach opsin in front: --upstream URL"
+ATTACH = "let opsin start vLLM with it: --engine vllm, or attach opsin in front of one: --upstream URL"
 _MAX_SHOWN = 60
 
 

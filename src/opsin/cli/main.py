@@ -17,7 +17,7 @@ from opsin.names import LOADING, MEDIA, MODEL, SERVE, Flag, Group
 _DOCTOR_MEDIA = "doctor media"
 _DETAILS = ("auto", "low", "high", "original")
 
-_NEAR = 0.8
+_NEAR = 0.85
 """Of difflib's ratio: what is meant by a typing error, and not another word that looks like it."""
 
 
@@ -65,7 +65,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     foreign = unknown_words(args)
     if unknown or (foreign and not read(args).settings.engine.is_managed):
         unknown += foreign
-        known = list(args._parser._option_string_actions)
+        known = set(args._parser._option_string_actions) - {_name(word) for word in foreign}
         near = [hint for word in unknown for hint in difflib.get_close_matches(_name(word), known, n=1, cutoff=_NEAR)]
         hint = f" (did you mean {' '.join(near)}?)" if near else ""
         args._parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
