@@ -11,7 +11,6 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -28,15 +27,15 @@ PROGRAM = shlex.join([sys.executable, "-m", "opsin.testing.scripted_engine"])
 PATIENCE_S = 60.0
 
 
-def an_engine(*arguments: str, **options: Any) -> ManagedEngine:
-    managed = ManagedOptions(program=PROGRAM, **{"start_timeout_s": PATIENCE_S, "stop_timeout_s": 5.0} | options)
+def an_engine(*arguments: str, start_timeout_s: float = PATIENCE_S, stop_timeout_s: float = 5.0) -> ManagedEngine:
+    managed = ManagedOptions(program=PROGRAM, start_timeout_s=start_timeout_s, stop_timeout_s=stop_timeout_s)
     serving = Serving(model="org/model", names=("chosen",), num_images=1)
     return ManagedEngine("vllm", partial(launch, VLLM, serving, managed.program_words, arguments), managed, sees=True)
 
 
 @asynccontextmanager
-async def running(*arguments: str, **options: Any) -> AsyncGenerator[ManagedEngine]:
-    engine = an_engine(*arguments, **options)
+async def running(*arguments: str, stop_timeout_s: float = 5.0) -> AsyncGenerator[ManagedEngine]:
+    engine = an_engine(*arguments, stop_timeout_s=stop_timeout_s)
     try:
         await engine.start()
         yield engine
