@@ -98,7 +98,14 @@ def serving(settings: Settings) -> Serving:
 
 
 def _processor_kwargs(settings: Settings) -> Mapping[str, object] | None:
-    """A cap on every picture, as the model's own processor reads it; None where family or length are unknown."""
+    """What the operator states, with a cap on every picture unless that states one. None: nothing of both."""
+    stated = settings.mm_processor_kwargs.model_dump(exclude_none=True, exclude_defaults=True)
+    capped = {} if {"max_pixels", "size"} & stated.keys() else _cap(settings) or {}
+    return {**capped, **stated} or None
+
+
+def _cap(settings: Settings) -> Mapping[str, object] | None:
+    """As the model's own processor reads it; None where family or length are unknown."""
     max_tokens = settings.gateway.max_image_tokens or (settings.max_model_len or 0) // PICTURES_SHARE
     files = _vision_files(settings)
     if files is None or not max_tokens:

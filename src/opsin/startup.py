@@ -46,7 +46,7 @@ _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _ONLY_LOCAL = ("model", "revision", "chat_template", "max_model_len", "hub.", "local.")
 """Settings, and sections, of a model that runs here."""
 
-_OF_MODEL = ("revision", "chat_template", "max_model_len", "local.")
+_OF_MODEL = ("revision", "chat_template", "max_model_len", "mm_processor_kwargs.", "local.")
 """Of these an engine of others heeds only some."""
 
 
@@ -95,11 +95,11 @@ def _about_managed(configuration: Configuration) -> Iterator[str]:
     yield from managing.notices(settings)
     if settings.media.limit_mm_per_prompt.video:
         yield f"--limit-mm-per-prompt: {_NO_VIDEOS}; {settings.engine} is told 0"
-    heeds = managing.program_of(settings).heeds
+    heeds = tuple(managing.program_of(settings).heeds)
     idle = [
         given.name
         for path, given in configuration.given.items()
-        if path.startswith((*_OF_MODEL, "upstream.")) and path not in heeds
+        if path.startswith((*_OF_MODEL, "upstream.")) and not path.startswith(heeds)
     ]
     if idle:
         yield f"no effect with engine {settings.engine}: {', '.join(dict.fromkeys(idle))}"

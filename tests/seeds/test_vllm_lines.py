@@ -5,7 +5,6 @@ The parser takes each of them as it stands. What this version cannot do is refus
 
 from __future__ import annotations
 
-import json
 import shlex
 from pathlib import Path
 
@@ -185,7 +184,7 @@ def test_each_line_can_be_printed_as_a_command_of_vllm(line: str, capsys: pytest
     command = shlex.split(printed)
     assert command[0] == "VLLM_MEDIA_URL_ALLOW_REDIRECTS=0"
     start = command.index("vllm") + 2
-    used = {word for word in command[start:] if word.startswith("-")}
+    used = {word.partition(".")[0] for word in command[start:] if word.startswith("-")}
     assert used - known_to_vllm() == set()
     mine = {word for word in words(line) if word.startswith("--")} - {"--host", "--port", "--model"}
     assert mine <= used
@@ -210,5 +209,5 @@ def test_a_picture_of_qwen_fits_into_the_length_that_its_line_states(capsys: pyt
     for line, length in ((ONE_GPU, 8192), (FOUR_GPUS, 16384), (QUANTIZED, 8192), (COMPOSED, 16384)):
         main([*words(line), "--engine", "vllm", "--print-command"])
         command = shlex.split(capsys.readouterr().out)
-        pixels = json.loads(command[command.index("--mm-processor-kwargs") + 1])["max_pixels"]
-        assert pixels // 28**2 == length // 2
+        pixels = command[command.index("--mm-processor-kwargs.max_pixels") + 1]
+        assert int(pixels) // 28**2 == length // 2

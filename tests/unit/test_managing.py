@@ -45,6 +45,10 @@ def test_pictures_are_capped_by_what_is_stated_or_by_half_of_the_length() -> Non
     stated = configured(model=f"{model}-AWQ", max_model_len=8192, gateway={"max_image_tokens": 1000})
     assert managing.serving(stated.settings).mm_processor_kwargs == {"max_pixels": 1000 * 28**2}
     assert managing.serving(configured(model=model).settings).mm_processor_kwargs is None
+    own = configured(model=model, max_model_len=8192, mm_processor_kwargs={"max_pixels": 9000})
+    assert managing.serving(own.settings).mm_processor_kwargs == {"max_pixels": 9000}
+    split = configured(model=model, max_model_len=8192, mm_processor_kwargs={"min_pixels": 5000})
+    assert managing.serving(split.settings).mm_processor_kwargs == {"max_pixels": 4096 * 28**2, "min_pixels": 5000}
     assert managing.serving(configured(model="demo", max_model_len=64).settings).mm_processor_kwargs is not None
 
 
@@ -68,6 +72,7 @@ def test_what_has_no_effect_is_said() -> None:
     found = configured(
         revision="a" * 40,
         local={"device": "cuda", "dtype": "auto"},
+        mm_processor_kwargs={"max_pixels": 9000},
         upstream={"url": "http://127.0.0.1:1"},
         managed={"arguments": ["--uds", "/x", "--brand-new"]},
         media={"limit_mm_per_prompt": {"video": 1}},

@@ -125,7 +125,7 @@ def test_vllm_is_told_everything() -> None:
     }
     assert {name: after(words, name) for name in stated} == stated
     assert json.loads(after(words, "--limit-mm-per-prompt")) == {"image": 4, "video": 0, "audio": 0}
-    assert json.loads(after(words, "--mm-processor-kwargs")) == {"max_pixels": 802816}
+    assert after(words, "--mm-processor-kwargs.max_pixels") == "802816"
     assert {"--trust-remote-code", "--enable-prompt-tokens-details", "--enable-per-request-metrics"} < set(words)
     assert environment(started(VLLM, PINNED))["VLLM_MEDIA_URL_ALLOW_REDIRECTS"] == "0"
 
@@ -133,16 +133,30 @@ def test_vllm_is_told_everything() -> None:
 def test_vllm_is_told_nothing_that_nobody_stated() -> None:
     words = started(VLLM, BARE).words
     assert "None" not in words
-    assert not {"--revision", "--max-model-len", "--mm-processor-kwargs", "--dtype", "--trust-remote-code"} & set(words)
+    assert not {
+        "--revision",
+        "--max-model-len",
+        "--mm-processor-kwargs.max_pixels",
+        "--dtype",
+        "--trust-remote-code",
+    } & set(words)
     assert json.loads(after(words, "--limit-mm-per-prompt"))["image"] == 0
 
 
 def test_the_operators_own_cap_on_pictures_wins() -> None:
     words = started(VLLM, PINNED, "--mm-processor-kwargs", '{"max_pixels": 9}', "--disable-log-stats").words
     assert json.loads(after(words, "--mm-processor-kwargs")) == {"max_pixels": 9}
+    assert "--mm-processor-kwargs.max_pixels" not in words
     assert "--enable-per-request-metrics" not in words  # which vLLM refuses beside --disable-log-stats
     words = started(VLLM, PINNED, "--mm-processor-kwargs.max_pixels", "9").words
-    assert "--mm-processor-kwargs" not in words
+    assert after(words, "--mm-processor-kwargs.max_pixels") == "9"
+
+
+def test_keys_that_opsin_does_not_know_stand_beside_its_own() -> None:
+    nested = Serving(model="m", names=("m",), num_images=1, mm_processor_kwargs={"size": {"longest_edge": 512}})
+    words = started(VLLM, nested, "--mm-processor-kwargs.max_soft_tokens", "280").words
+    assert after(words, "--mm-processor-kwargs.size.longest_edge") == "512"
+    assert after(words, "--mm-processor-kwargs.max_soft_tokens") == "280"
 
 
 def test_sglang_is_told_in_its_own_words() -> None:

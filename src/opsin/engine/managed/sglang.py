@@ -50,6 +50,7 @@ SGLANG = EngineProgram(
         {
             "chat_template",
             "max_model_len",
+            "mm_processor_kwargs.",
             "revision",
             "local.dtype",
             "local.gpu_memory_utilization",

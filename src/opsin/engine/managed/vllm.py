@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import cast
 
 from opsin.engine.managed.launch import LOOPBACK, NOWHERE, EngineProgram, Passed, Serving, flag, names_in, words_of
 
+_KWARGS = "--mm-processor-kwargs"
 _OWN_SERVER = "opsin alone reaches the engine, by HTTP on a loopback port"
 _ONE_KEY = "opsin makes a key for every start and gives it by the environment"
 _NO_REQUEST_SETS = "opsin forwards no such field, and nobody else may reach the engine"
@@ -34,7 +36,6 @@ _GONE = (
 def _arguments(serving: Serving, port: int, passed: Sequence[Passed]) -> Sequence[str]:
     stated = names_in(passed)
     limits = {"image": serving.num_images, "video": 0, "audio": 0}
-    kwargs = serving.mm_processor_kwargs if "--mm-processor-kwargs" not in stated else None
     return (
         *("serve", serving.model),
         *("--host", LOOPBACK, "--port", str(port)),
@@ -50,13 +51,23 @@ def _arguments(serving: Serving, port: int, passed: Sequence[Passed]) -> Sequenc
         *flag("--quantization", serving.quantization),
         *flag("--gpu-memory-utilization", serving.device_memory_share),
         *("--limit-mm-per-prompt", json.dumps(limits)),  # what is not named here may come 999 times
-        *flag("--mm-processor-kwargs", json.dumps(kwargs) if kwargs else None),
+        *_processor_kwargs(serving.mm_processor_kwargs or {}, {one.name for one in passed}),
         *("--allowed-media-domains", NOWHERE),
         "--enable-prompt-tokens-details",
         *flag("--enable-per-request-metrics", "--disable-log-stats" not in stated),  # which needs them
         "--disable-uvicorn-access-log",  # opsin has a line for every request
         *words_of(passed),
     )
+
+
+def _processor_kwargs(kwargs: Mapping[str, object], stated: set[str], at: str = _KWARGS) -> Iterator[str]:
+    """Key by key, which vLLM merges with keys of the operator's; a whole object of theirs replaces ours."""
+    for key, value in kwargs.items():
+        name = f"{at}.{key}"
+        if isinstance(value, Mapping):
+            yield from _processor_kwargs(cast("Mapping[str, object]", value), stated, name)
+        elif not stated & {name, _KWARGS}:
+            yield from (name, json.dumps(value))
 
 
 VLLM = EngineProgram(
@@ -74,6 +85,7 @@ VLLM = EngineProgram(
         {
             "chat_template",
             "max_model_len",
+            "mm_processor_kwargs.",
             "revision",
             "local.dtype",
             "local.gpu_memory_utilization",
