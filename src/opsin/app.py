@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 
+from opsin import managing
 from opsin.cache.keys import FeatureKeys, Scopes
 from opsin.core.errors import ConfigError
 from opsin.core.problems import raise_all
@@ -15,6 +16,7 @@ from opsin.engine.api import Capabilities, Engine, InputKind
 from opsin.engine.fake import FakeEngine
 from opsin.engine.local.config import ENGINE_STAGES, LocalEngineConfig
 from opsin.engine.local.engine import LocalEngine
+from opsin.engine.managed.engine import ManagedEngine
 from opsin.engine.upstream.engine import UpstreamEngine
 from opsin.gateway.admission import Admission
 from opsin.gateway.auth import Auth
@@ -220,6 +222,10 @@ def build(settings: Settings, *, lookup: Lookup = system_lookup) -> Application:
             if settings.upstream is None:
                 raise ConfigError("engine 'upstream' needs --upstream URL")
             return _with_chat_engine(settings, media, UpstreamEngine(settings.upstream), "upstream")
+        case EngineKind.VLLM | EngineKind.SGLANG | EngineKind.LLAMA_CPP | EngineKind.RAMALAMA:
+            sees = settings.media.limit_mm_per_prompt.image > 0
+            engine = ManagedEngine(settings.engine, managing.launcher_of(settings), settings.managed, sees=sees)
+            return _with_chat_engine(settings, media, engine, settings.engine)
         case EngineKind.FAKE:
             fake = settings.fake.model_copy(update={"input": InputKind.MESSAGES})
             return _with_chat_engine(settings, media, FakeEngine(fake), "fake")

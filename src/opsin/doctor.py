@@ -7,11 +7,12 @@ nothing.
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from opsin import startup
+from opsin import managing, startup
 from opsin.core.errors import ConfigError, OpsinError
 from opsin.core.problems import Problem
 from opsin.engine.local.config import LocalOptions
@@ -60,6 +61,9 @@ async def examine(configuration: Configuration) -> AsyncIterator[Finding]:
                 yield finding
         case EngineKind.UPSTREAM:
             yield await _of_upstream(settings.upstream) if settings.upstream else engine[0]
+        case EngineKind.VLLM | EngineKind.SGLANG | EngineKind.LLAMA_CPP | EngineKind.RAMALAMA:
+            for finding in engine or [_of_managed(settings)]:
+                yield finding
         case EngineKind.FAKE:
             yield Finding("engine", Status.OK, "the fake engine answers with a fixed text and needs nothing")
     yield _of_port(configuration)
@@ -138,6 +142,12 @@ async def _of_upstream(config: UpstreamConfig) -> Finding:
         return Finding("engine", Status.PROBLEM, f"upstream {config.url}: {error.message}")
     length = f", {model.max_model_len} tokens" if model.max_model_len else ""
     return Finding("engine", Status.OK, f"upstream {config.url} serves {model.name}{length}")
+
+
+def _of_managed(settings: Settings) -> Finding:
+    """That the program is there; whether it takes its flags, only a start can tell."""
+    words = settings.managed.program_words or managing.program_of(settings).program
+    return Finding("engine", Status.OK, f"{settings.engine}: {shutil.which(words[0])}; opsin serve starts it")
 
 
 def _of_port(configuration: Configuration) -> Finding:

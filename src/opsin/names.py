@@ -107,6 +107,8 @@ ENGINE = Group(
     "engine",
     (
         Flag("engine"),
+        Flag("managed.program", ("--engine-program",)),
+        Flag("managed.container", ("--engine-container",)),
         Flag("upstream.url", ("--upstream",)),
         Flag("upstream.model", ("--upstream-model",)),
         Flag("upstream.api_key", ("--upstream-api-key",)),

@@ -18,6 +18,8 @@ from opsin.core.problems import Problem, raise_all
 from opsin.core.stages import Stage
 from opsin.engine.fake import FakeConfig
 from opsin.engine.local.config import LocalOptions
+from opsin.engine.managed.config import ManagedOptions
+from opsin.engine.managed.registry import PROGRAMS
 from opsin.engine.upstream.config import UpstreamConfig
 from opsin.gateway.config import GatewayConfig
 from opsin.media.config import MediaConfig
@@ -43,6 +45,15 @@ class EngineKind(StrEnum):
     LOCAL = "local"
     UPSTREAM = "upstream"
     FAKE = "fake"
+    VLLM = "vllm"
+    SGLANG = "sglang"
+    LLAMA_CPP = "llama.cpp"
+    RAMALAMA = "ramalama"
+
+    @property
+    def is_managed(self) -> bool:
+        """Whether opsin starts somebody else's program."""
+        return self in PROGRAMS
 
 
 def _pairs(value: object) -> object:
@@ -96,7 +107,8 @@ class Settings(BaseModel):
         default=None, description="a jinja file, or the template itself, in place of the model's own"
     )
     engine: EngineKind = Field(
-        default=EngineKind.LOCAL, description="which engine answers; naming an upstream chooses it"
+        default=EngineKind.LOCAL,
+        description="which engine answers; naming an upstream chooses it, and opsin starts those of others itself",
     )
     log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(_lower)] = Field(
         default="info", description="what goes to standard error"
@@ -107,6 +119,7 @@ class Settings(BaseModel):
     hub: HubConfig = HubConfig()
     local: LocalOptions = LocalOptions()
     upstream: UpstreamConfig | None = None
+    managed: ManagedOptions = ManagedOptions()
     fake: FakeConfig = FakeConfig()
     inject_delay_s: Annotated[dict[Stage, float], BeforeValidator(_pairs)] = Field(
         default_factory=dict[Stage, float],
@@ -158,7 +171,17 @@ def configuration(flags: Layer, file: Path | None = None, vllm: tuple[Stated, ..
     environment, notices = _environment()
     layers = (stated, environment, flags)
     loaded = load(Settings, {path: given for layer in layers for path, given in _engine_chosen(layer).items()})
-    return Configuration(loaded.settings, loaded.given, (*problems, *loaded.problems), notices, vllm)
+    settings = loaded.settings
+    if settings.engine.is_managed:
+        settings, vllm = _passed_on(settings, vllm), ()
+    return Configuration(settings, loaded.given, (*problems, *loaded.problems), notices, vllm)
+
+
+def _passed_on(settings: Settings, stated: tuple[Stated, ...]) -> Settings:
+    """An engine that opsin starts gets what is no setting, behind the words that the operator keeps for it."""
+    words = (*settings.managed.arguments, *(word for one in stated for word in one.words))
+    managed = settings.managed.model_copy(update={"arguments": words})
+    return settings.model_copy(update={"managed": managed})
 
 
 def load_settings(values: dict[str, Any]) -> Settings:

@@ -11,7 +11,7 @@ from pathlib import Path
 from ssl import SSLError
 from typing import TypeVar
 
-from opsin import vllm_flags
+from opsin import managing, vllm_flags
 from opsin.core.errors import ConfigError
 from opsin.core.problems import Problem
 from opsin.engine.local.installed import check_installed
@@ -40,19 +40,31 @@ _MISSING_DECODERS = {
     ImageFormat.AVIF: "this Pillow was built without its decoder; pip install --force-reinstall pillow",
 }
 
+_NO_VIDEOS = "videos are not served yet: send their frames as pictures"
+
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 _ONLY_LOCAL = ("chat_template", "local.")
 """Settings, and sections, of a model that runs here."""
 
+_OF_MODEL = ("revision", "chat_template", "max_model_len", "mm_processor_kwargs.", "local.")
+"""Of these an engine of others heeds only some."""
 
-def problems(configuration: Configuration, *, listens: bool = True) -> list[Problem]:
-    """Everything that is wrong, of the address too if it ``listens``. What rests on a wrong value is not judged."""
+
+def problems(configuration: Configuration, *, listens: bool = True, starts: bool = True) -> list[Problem]:
+    """Everything that is wrong, of the address too if it ``listens``, and of installed programs if it ``starts``.
+
+    What rests on a wrong value is not judged.
+    """
     wrong = {path for problem in configuration.problems for path in problem.settings}
     of_gateway = _of_gateway(configuration) if listens else ()
     of_media = _of_media(configuration.settings.media)
-    of_engine = _of_engine(configuration) if "engine" not in wrong else ()
-    found = (problem for problem in (*of_gateway, *of_media, *of_engine) if not _rests_on(problem, wrong))
+    of_engine = _of_engine(configuration, starts=starts) if "engine" not in wrong else ()
+    found = (
+        problem
+        for problem in (*_of_videos(configuration), *of_gateway, *of_media, *of_engine)
+        if not _rests_on(problem, wrong)
+    )
     return [*configuration.problems, *found]
 
 
@@ -62,6 +74,9 @@ def notices(configuration: Configuration) -> Iterator[str]:
     yield from configuration.notices
     yield from _about_fetching(configuration)
     yield from vllm_flags.notices(_about_server(configuration))
+    if settings.engine.is_managed:
+        yield from _about_managed(configuration)
+        return
     if settings.engine is EngineKind.LOCAL:
         yield from vllm_flags.notices(_about_engine(configuration))
         if settings.local.max_num_seqs > 1:
@@ -74,6 +89,21 @@ def notices(configuration: Configuration) -> Iterator[str]:
     idle += [stated.name for stated in _about_engine(configuration)]
     if idle:
         yield f"no effect with engine {settings.engine}, which runs no model here: {', '.join(dict.fromkeys(idle))}"
+
+
+def _about_managed(configuration: Configuration) -> Iterator[str]:
+    settings = configuration.settings
+    yield from managing.notices(settings)
+    if settings.media.limit_mm_per_prompt.video:
+        yield f"--limit-mm-per-prompt: {_NO_VIDEOS}; {settings.engine} is told 0"
+    heeds = tuple(managing.program_of(settings).heeds)
+    idle = [
+        given.name
+        for path, given in configuration.given.items()
+        if path.startswith((*_OF_MODEL, "upstream.")) and not path.startswith(heeds)
+    ]
+    if idle:
+        yield f"no effect with engine {settings.engine}: {', '.join(dict.fromkeys(idle))}"
 
 
 def is_local(settings: Settings) -> bool:
@@ -139,6 +169,16 @@ def _of_gateway(configuration: Configuration) -> Iterator[Problem]:
         yield Problem(text, ("gateway.port", "gateway.metrics_port"))
 
 
+def _of_videos(configuration: Configuration) -> Iterator[Problem]:
+    """An engine that opsin starts is only told of none, as vLLM's own commands allow what nobody will send."""
+    path = "media.limit_mm_per_prompt.video"
+    settings = configuration.settings
+    if settings.media.limit_mm_per_prompt.video and not settings.engine.is_managed:
+        given = configuration.given.get(path)
+        name = given.name if given else path
+        yield Problem(f"{name}: {_NO_VIDEOS}, and state 0 or nothing here", (path,))
+
+
 def _of_media(config: MediaConfig) -> Iterator[Problem]:
     for image_format in config.formats:
         if not is_installed(image_format):
@@ -179,7 +219,7 @@ def _check_last_key(configuration: Configuration) -> None:
         )
 
 
-def _of_engine(configuration: Configuration) -> Iterator[Problem]:
+def _of_engine(configuration: Configuration, *, starts: bool) -> Iterator[Problem]:
     settings = configuration.settings
     match settings.engine:
         case EngineKind.UPSTREAM:
@@ -191,8 +231,22 @@ def _of_engine(configuration: Configuration) -> Iterator[Problem]:
             yield from vllm_flags.problems(_about_engine(configuration))
             yield from _of_template(settings)
             yield from _of_folder(settings)
+        case engine if engine.is_managed:
+            yield from _of_managed(configuration, starts=starts)
         case _:
             pass
+
+
+def _of_managed(configuration: Configuration, *, starts: bool) -> Iterator[Problem]:
+    settings = configuration.settings
+    if "model" not in configuration.given:
+        how = f"opsin serve MODEL --engine {settings.engine}"
+        text = f"engine {settings.engine} needs a model, said before its flags: {how}"
+        yield Problem(text, ("engine",))
+    yield from (Problem(text, ("engine",)) for text in managing.problems(settings))
+    missing = managing.missing_program(settings) if starts else None
+    if missing is not None:
+        yield Problem(missing, ("engine", "managed.program"))
 
 
 def _of_upstream(config: UpstreamConfig | None) -> Iterator[Problem]:

@@ -2,7 +2,7 @@
 
 Ignored, and said so, where it could not make an answer different; else refused with what to do instead. Names are those
 of ``vllm serve --help=all``, and older ones that scripts still carry. Knows no parser: what a flag takes is told here,
-so that its value is never taken for the model.
+so that its value is never taken for the model. An engine that opsin starts gets them all, and unknown ones too.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from enum import StrEnum
 
 from opsin.core.problems import Problem
 
-ATTACH = "start vLLM with it and attach opsin in front: --upstream URL"
+ATTACH = "let opsin start vLLM with it: --engine vllm, or attach opsin in front of one: --upstream URL"
 _MAX_SHOWN = 60
 
 
@@ -23,6 +23,7 @@ class Fate(StrEnum):
 
     IGNORED = "ignored"
     REFUSED = "refused"
+    UNKNOWN = "unknown"  # nobody's here: an engine that opsin starts may know it
 
 
 class Takes(StrEnum):
@@ -31,6 +32,7 @@ class Takes(StrEnum):
     NOTHING = "nothing"  # and there is a --no- form
     ONE = "one"
     SEVERAL = "several"
+    ANYTHING = "anything"  # all words up to the next flag, also none
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,29 +54,51 @@ class VllmFlag:
 
 @dataclass(frozen=True, slots=True)
 class Stated:
-    """A flag that somebody gave. ``name`` is as it was typed; a switch has a bool, everything else its text."""
+    """A flag that somebody gave. ``name`` is as it was typed; a switch has a bool, everything else its text.
+
+    ``behind`` are the words that followed it.
+    """
 
     flag: VllmFlag
     name: str
     value: str | bool
+    behind: tuple[str, ...] = ()
 
     @classmethod
     def of_keyword(cls, name: str, value: object) -> Stated:
         """From Python, where a value may be any JSON."""
         if value is None or isinstance(value, bool):
             return cls(BY_KEYWORD[name], name, bool(value))
-        return cls(BY_KEYWORD[name], name, value if isinstance(value, str) else json.dumps(value, default=str))
+        text = value if isinstance(value, str) else json.dumps(value, default=str)
+        return cls(BY_KEYWORD[name], name, text, (text,))
 
     @property
     def asks(self) -> bool:
         """Whether it asks for something."""
         return self.value is not False and self.value not in self.flag.neutral
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        """As a command line has it. A keyword that asks for nothing is none."""
+        if not self.name.startswith("-"):
+            return () if self.value is False else _words(self.flag.names[0], self.behind)
+        return _words(self.name, self.behind)
+
     def __str__(self) -> str:
         if self.value is True:
             return self.name
         text = str(self.value)
         return f"{self.name} {text if len(text) <= _MAX_SHOWN else f'{text[:_MAX_SHOWN]}…'}"
+
+
+def _words(name: str, behind: tuple[str, ...]) -> tuple[str, ...]:
+    """A value that looks like a flag has to stay at its own."""
+    return (f"{name}={behind[0]}",) if len(behind) == 1 and behind[0].startswith("-") else (name, *behind)
+
+
+def unknown(name: str) -> VllmFlag:
+    """A flag of nobody's, as it was typed."""
+    return VllmFlag((name,), Takes.ANYTHING, Fate.UNKNOWN, "", of_engine=True, neutral=frozenset())
 
 
 def problems(stated: Iterable[Stated]) -> Iterator[Problem]:
@@ -416,3 +440,4 @@ FLAGS = (
     *(flag for group in _OF_SERVER for flag in group.flags(of_engine=False)),
 )
 BY_KEYWORD = {flag.keyword: flag for flag in FLAGS}
+BY_NAME = {name: flag for flag in FLAGS for name in flag.names}

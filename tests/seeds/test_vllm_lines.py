@@ -123,7 +123,7 @@ def test_one_gpu() -> None:
     assert [notice.partition(":")[0] for notice in startup.notices(found)] == ["--enable-prefix-caching"]
 
 
-ATTACH = "start vLLM with it and attach opsin in front: --upstream URL"
+ATTACH = "let opsin start vLLM with it: --engine vllm, or attach opsin in front of one: --upstream URL"
 EXPOSED = "--host 0.0.0.0 can be reached from other machines. Choose one: --api-key KEY"
 
 
@@ -171,3 +171,43 @@ def test_in_front_of_vllm_the_same_lines_start() -> None:
         found = configured(line, "--no-auth", "--upstream", "http://127.0.0.1:8101")
         assert startup.problems(found) == []
         assert "no effect with engine upstream" in list(startup.notices(found))[-1]
+
+
+EVERY_LINE = (PINNED_WITH_DOMAINS, ONE_GPU, FOUR_GPUS, EXPERTS, QUANTIZED, COMPOSED)
+
+
+@pytest.mark.parametrize("line", EVERY_LINE)
+def test_each_line_can_be_printed_as_a_command_of_vllm(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """That vLLM's own parser takes it is shown where vLLM is installed; here, that it knows every flag."""
+    assert main([*words(line), "--engine", "vllm", "--print-command"]) == 0
+    printed = capsys.readouterr().out
+    command = shlex.split(printed)
+    assert command[0] == "VLLM_MEDIA_URL_ALLOW_REDIRECTS=0"
+    start = command.index("vllm") + 2
+    used = {word.partition(".")[0] for word in command[start:] if word.startswith("-")}
+    assert used - known_to_vllm() == set()
+    mine = {word for word in words(line) if word.startswith("--")} - {"--host", "--port", "--model"}
+    assert mine <= used
+    assert command[start + 1 : start + 3] == ["--host", "127.0.0.1"]
+
+
+def known_to_vllm() -> set[str]:
+    """Written by ``tools/vllm_parser.py --dump`` with vLLM 0.32.0."""
+    file = Path(__file__).parents[1] / "unit" / "engine_managed" / "vllm-0.32.0-flags.txt"
+    return {name for line in file.read_text().splitlines() for name in line.partition("\t")[0].split()}
+
+
+def test_the_first_line_as_vllm_gets_it(capsys: pytest.CaptureFixture[str]) -> None:
+    main([*words(PINNED_WITH_DOMAINS), "--engine", "vllm", "--print-command"])
+    command = shlex.split(capsys.readouterr().out)
+    assert command[command.index("--revision") + 1] == "7e3e67edbbed1bf9888184d9df282b700a323964"
+    assert command[command.index("--allowed-media-domains") + 1] == "opsin.invalid"  # opsin fetches, vLLM nothing
+
+
+def test_a_picture_of_qwen_fits_into_the_length_that_its_line_states(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its own default is 16,384 tokens for one picture, which the lines' lengths do not hold."""
+    for line, length in ((ONE_GPU, 8192), (FOUR_GPUS, 16384), (QUANTIZED, 8192), (COMPOSED, 16384)):
+        main([*words(line), "--engine", "vllm", "--print-command"])
+        command = shlex.split(capsys.readouterr().out)
+        pixels = command[command.index("--mm-processor-kwargs.max_pixels") + 1]
+        assert int(pixels) // 28**2 == length // 2

@@ -55,8 +55,8 @@ def test_everything_at_once(tmp_path: Path) -> None:
     )
     expected = (
         "gateway.port: should be an integer; got 'x'",
-        "media.limit_mm_per_prompt.video: videos are not served yet",
         "media.limit_mm_per_prompt.audio: audio is not served",
+        "media.limit_mm_per_prompt.video: videos are not served yet",
         "--host 0.0.0.0 can be reached from other machines",
         "--ssl-keyfile: a key alone serves nothing; add --ssl-certfile",
         "chat template: syntax error in line 1",
@@ -72,7 +72,7 @@ def test_one_message_has_a_line_for_each(tmp_path: Path) -> None:
         raise_all(startup.problems(configured(model="./absent", engine="nothing", log_level="loud")))
     assert caught.value.message.splitlines() == [
         "2 problems to solve before a start:",
-        "  - engine: should be 'local', 'upstream' or 'fake'; got 'nothing'",
+        "  - engine: should be 'local', 'upstream', 'fake', 'vllm', 'sglang', 'llama.cpp' or 'ramalama'; got 'nothing'",
         "  - log_level: should be 'debug', 'info', 'warning' or 'error'; got 'loud'",
     ]  # nothing about the model, because nobody knows whether it would be used
 

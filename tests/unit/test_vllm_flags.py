@@ -74,8 +74,8 @@ def test_what_asks_for_nothing_is_nothing(words: list[str]) -> None:
     ("words", "told"),
     [
         (['--media_io_kwargs={"video": {"num_frames": 40}}'], '--media-io-kwargs {"video": {"num_frames": 40}}: '),
-        (["--media-io-kwargs.video.num_frames", "512"], "--media-io-kwargs 512: "),
-        (["--hf-overrides.num_layers=2"], "--hf-overrides 2: "),
+        (["--media-io-kwargs.video.num_frames", "512"], "--media-io-kwargs.video.num_frames 512: "),
+        (["--hf-overrides.num_layers=2"], "--hf-overrides.num_layers 2: "),
         (["-pp=2"], "-pp 2: "),
         (["--generation-config", "x" * 100], f"--generation-config {'x' * 60}…: "),
     ],
@@ -94,6 +94,32 @@ def test_in_front_of_a_server_only_its_own_flags_count() -> None:
         "--tool-call-parser: ignored; tools are not built yet; a request with 'tools' is refused",
         "no effect with engine upstream, which runs no model here: --model, --enable-lora",
     ]
+
+
+def managed(*words: str) -> tuple[str, ...]:
+    return read(parse(["serve", "org/model", "--engine", "vllm", *words])).settings.managed.arguments
+
+
+def test_an_engine_that_opsin_starts_gets_them_as_they_stand_and_unknown_ones_too() -> None:
+    words = ("--enforce-eager", "--brand-new", "7", "x", "-tp", "2", "--hf-overrides.a_b", "1", "-O", "3", "--last")
+    assert managed(*words) == words
+    assert managed("--enforce_eager", "--brand_new.a_b=7", "-pp=2", "-O3") == (
+        *("--enforce-eager", "--brand-new.a_b", "7", "-pp", "2", "-O", "3"),
+    )
+    assert managed("--brand-new=-7", "--no-enable-lora") == ("--brand-new=-7", "--no-enable-lora")
+
+
+def test_words_of_the_file_come_first(tmp_path: Path) -> None:
+    (tmp_path / "opsin.toml").write_text('engine = "vllm"\n[managed]\narguments = ["--seed", "1"]')
+    found = read(parse(["serve", "org/model", "--seed", "2"]))
+    assert found.settings.managed.arguments == ("--seed", "1", "--seed", "2")
+
+
+def test_from_python_too() -> None:
+    settings = to_settings(
+        {"model": "org/model", "engine": "vllm", "engine_program": "true", "enforce_eager": True, "seed": 7}
+    )
+    assert settings.managed.arguments == ("--enforce-eager", "--seed", "7")
 
 
 def test_help_does_not_drown_in_them(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,8 @@ file can speak. Values are judged by the settings, not by the parser, so that al
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -15,9 +16,12 @@ from typing import Any, Literal, get_args, get_origin
 from opsin.names import Flag, Group
 from opsin.settings import Configuration, Settings, configuration
 from opsin.sources import Layer, Setting, from_text, section_of, setting_at, settings_of
-from opsin.vllm_flags import FLAGS, Stated, Takes, VllmFlag
+from opsin.vllm_flags import BY_NAME, FLAGS, Fate, Stated, Takes, VllmFlag, unknown
 
 _HIDDEN = argparse.SUPPRESS
+
+_NUMBER = re.compile(r"-\d|-\.\d")
+"""What argparse takes for a value."""
 
 
 def add_flags(parser: argparse.ArgumentParser, *groups: Group) -> None:
@@ -37,12 +41,35 @@ def add_flags(parser: argparse.ArgumentParser, *groups: Group) -> None:
 
 def add_vllm_flags(parser: argparse.ArgumentParser) -> None:
     """vLLM's flags that are no settings, so that each takes its own words; ``--help`` would drown in them."""
+    parser.set_defaults(_vllm=())
     for flag in FLAGS:
-        nargs = {Takes.NOTHING: 0, Takes.ONE: None, Takes.SEVERAL: "+"}[flag.takes]
         negative = [f"--no-{flag.names[0].removeprefix('--')}"] if flag.takes is Takes.NOTHING else []
-        parser.add_argument(
-            *flag.names, *negative, action=_VllmAction, flag=flag, nargs=nargs, dest="_vllm", default=(), help=_HIDDEN
-        )
+        _add_vllm_flag(parser, flag, *flag.names, *negative)
+
+
+def add_unknown_flags(parser: argparse.ArgumentParser, words: Iterable[str]) -> None:
+    """What ``words`` hold of flags that the parser does not have: parts of vLLM's, as ``--hf-overrides.key``, and any.
+
+    So they are collected in their order with those that it has, each with all words up to the next flag.
+    """
+    known = parser._option_string_actions  # pyright: ignore[reportPrivateUsage] argparse lists them nowhere else
+    short = tuple(name for name in known if not name.startswith("--"))
+    for name in (word.partition("=")[0] for word in words):
+        is_flag = name.startswith("--") or (name.startswith("-") and not _NUMBER.match(name))
+        if is_flag and name.strip("-") and name not in known and (name[1] == "-" or not name.startswith(short)):
+            _add_vllm_flag(parser, BY_NAME.get(name.partition(".")[0]) or unknown(name), name)
+
+
+def unknown_words(args: argparse.Namespace) -> list[str]:
+    """Words of flags that neither opsin nor its table of vLLM's has."""
+    return [word for stated in getattr(args, "_vllm", ()) if stated.flag.fate is Fate.UNKNOWN for word in stated.words]
+
+
+def _add_vllm_flag(parser: argparse.ArgumentParser, flag: VllmFlag, *names: str) -> None:
+    nargs = {Takes.NOTHING: 0, Takes.ONE: None, Takes.SEVERAL: "+", Takes.ANYTHING: "*"}[flag.takes]
+    parser.add_argument(
+        *names, action=_VllmAction, flag=flag, nargs=nargs, dest="_vllm", default=argparse.SUPPRESS, help=_HIDDEN
+    )
 
 
 class _VllmAction(argparse.Action):
@@ -55,10 +82,9 @@ class _VllmAction(argparse.Action):
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option_string: Any = None
     ) -> None:
-        value = " ".join([values] if isinstance(values, str) else values)
-        if self._flag.takes is Takes.NOTHING:
-            value = not option_string.startswith("--no-")
-        namespace._vllm = (*namespace._vllm, Stated(self._flag, option_string, value))
+        behind = (values,) if isinstance(values, str) else tuple(values)
+        value = " ".join(behind) if behind else not option_string.startswith("--no-")
+        namespace._vllm = (*namespace._vllm, Stated(self._flag, option_string, value, behind))
 
 
 def add_model_argument(parser: argparse.ArgumentParser) -> None:

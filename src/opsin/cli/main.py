@@ -10,10 +10,9 @@ from collections.abc import Sequence
 
 from opsin import __version__
 from opsin.cli import ask, bench, config, doctor, doctor_media, doctor_model, serve, tokens
-from opsin.cli.flags import add_flags, add_model_argument, add_vllm_flags
+from opsin.cli.flags import add_flags, add_model_argument, add_unknown_flags, add_vllm_flags, read, unknown_words
 from opsin.core.errors import OpsinError
 from opsin.names import LOADING, MEDIA, MODEL, SERVE, Flag, Group
-from opsin.vllm_flags import FLAGS
 
 _DOCTOR_MEDIA = "doctor media"
 _DOCTOR_MODEL = "doctor model"
@@ -35,47 +34,58 @@ _LIMITS = Group(
     ),
 )
 
-_NEAR = 0.8
+_NEAR = 0.85
 """Of difflib's ratio: what is meant by a typing error, and not another word that looks like it."""
 
-_VLLM_NAMES = frozenset(name for flag in FLAGS for name in flag.names)
 
-
-def parser() -> argparse.ArgumentParser:
-    """The whole command line."""
+def parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
+    """The whole command line. Where an engine may know them, it takes what ``words`` hold of unknown flags too."""
     top = argparse.ArgumentParser(
         prog="opsin", description="Serve vision-language models: safe, cached, measured.", allow_abbrev=False
     )
     top.add_argument("--version", action="version", version=f"opsin {__version__}")
     commands = top.add_subparsers(dest="_command", required=True, metavar="COMMAND")
-    _add_serve(_command(commands.add_parser("serve", help="serve a model over an OpenAI-compatible API"), "[MODEL]"))
+    serve_help = "serve a model over an OpenAI-compatible API"
+    served = _command(commands.add_parser("serve", help=serve_help), "[MODEL]")
+    served.add_argument(
+        "--print-command",
+        "--dry-run",
+        dest="_print_command",
+        action="store_true",
+        help="print the command and environment of the engine that would be started, and start nothing",
+    )
+    _add_serve(served, words)
     _add_ask(_command(commands.add_parser("ask", help="ask one question about pictures"), "PICTURE… QUESTION"))
     tokens_help = "visual tokens of pictures, from their headers or sizes alone"
     _add_tokens(_command(commands.add_parser("tokens", help=tokens_help), "[PICTURE…]"))
     bench.add(_command(commands.add_parser("bench", help="measure a server under a load of pictures"), "URL"))
     doctor_help = "what would work on this machine with serve's flags"
-    _add_doctor(_command(commands.add_parser("doctor", help=doctor_help), "[MODEL]"))
+    _add_doctor(_command(commands.add_parser("doctor", help=doctor_help), "[MODEL]"), words)
     attacks_help = "the policy on pictures in effect, and attacks on it; a folder of this name is ./media"
     attacks = commands.add_parser(_DOCTOR_MEDIA, help=attacks_help, description=attacks_help)
-    _add_doctor(_command(attacks, "[MODEL]"))
+    _add_doctor(_command(attacks, "[MODEL]"), words)
     parity_help = "a model's token counts and pixels beside its own processor's; a folder of this name is ./model"
     parity = commands.add_parser(_DOCTOR_MODEL, help=parity_help, description=parity_help)
     _add_doctor_model(_command(parity, "[MODEL]"))
     of_config = commands.add_parser("config", help="settings and where they come from")
     show = of_config.add_subparsers(dest="_what", required=True, metavar="COMMAND")
-    _add_config_show(_command(show.add_parser("show", help="every setting, its value and its source"), "[MODEL]"))
+    _add_config_show(
+        _command(show.add_parser("show", help="every setting, its value and its source"), "[MODEL]"), words
+    )
     return top
 
 
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     """The words as typed, or the process's own. Exits with 2 on a flag that does not exist; vLLM's ``_`` is a ``-``."""
-    top = parser()
     words = [_as_vllm_reads(word) for word in (sys.argv[1:] if words is None else words)]
+    top = parser(words)
     if (both := " ".join(words[:2])) in (_DOCTOR_MEDIA, _DOCTOR_MODEL):
         words[:2] = [both]  # argparse knows no commands below one that takes a word of its own
     args, unknown = top.parse_known_args(words)
-    if unknown:
-        known = list(args._parser._option_string_actions)
+    foreign = unknown_words(args)
+    if unknown or (foreign and not read(args).settings.engine.is_managed):
+        unknown += foreign
+        known = set(args._parser._option_string_actions) - {_name(word) for word in foreign}
         near = [hint for word in unknown for hint in difflib.get_close_matches(_name(word), known, n=1, cutoff=_NEAR)]
         hint = f" (did you mean {' '.join(near)}?)" if near else ""
         args._parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
@@ -117,13 +127,15 @@ def _command(command: argparse.ArgumentParser, words: str) -> argparse.ArgumentP
     return command
 
 
-def _add_serve(command: argparse.ArgumentParser) -> None:
+def _add_serve(command: argparse.ArgumentParser, words: Sequence[str]) -> None:
     add_model_argument(command)
     add_flags(command, *SERVE)
     add_vllm_flags(command)
+    add_unknown_flags(command, words)
     command.epilog = (
         "vLLM's other flags are taken too: what has no effect here is said at the start, and what is out of reach is "
-        "refused with what to do instead."
+        "refused with what to do instead. An engine that opsin starts (--engine vllm) gets them as they stand, and all "
+        "that opsin does not know: say the model first."
     )
 
 
@@ -157,9 +169,9 @@ def _add_tokens(command: argparse.ArgumentParser) -> None:
     add_flags(command, _RUNNING, MODEL, _LIMITS, MEDIA)
 
 
-def _add_doctor(command: argparse.ArgumentParser) -> None:
+def _add_doctor(command: argparse.ArgumentParser, words: Sequence[str]) -> None:
     command.add_argument("--json", dest="_json", action="store_true", help="print findings as JSON")
-    _add_serve(command)
+    _add_serve(command, words)
 
 
 def _add_doctor_model(command: argparse.ArgumentParser) -> None:
@@ -168,19 +180,18 @@ def _add_doctor_model(command: argparse.ArgumentParser) -> None:
     add_flags(command, MODEL)
 
 
-def _add_config_show(command: argparse.ArgumentParser) -> None:
+def _add_config_show(command: argparse.ArgumentParser, words: Sequence[str]) -> None:
     command.add_argument("--json", dest="_json", action="store_true", help="print values and sources as JSON")
-    _add_serve(command)
+    _add_serve(command, words)
 
 
 def _as_vllm_reads(word: str) -> str:
-    """``--enforce_eager`` and ``--hf-overrides.key=value`` too; of the latter only the flag matters."""
+    """``--enforce_eager`` too; what stands behind a point is a key, not a name."""
     name, equals, value = word.partition("=")
-    if not name.startswith("-"):
+    if not name.startswith("--"):
         return word
-    name = name.replace("_", "-") if name.startswith("--") else name
-    flag = name.partition(".")[0]
-    return f"{flag if flag in _VLLM_NAMES else name}{equals}{value}"
+    flag, point, key = name.partition(".")
+    return f"{flag.replace('_', '-')}{point}{key}{equals}{value}"
 
 
 def _name(word: str) -> str:

@@ -7,23 +7,25 @@ import asyncio
 import logging
 import signal
 import sys
+import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 import uvloop
 from rich.console import Console
 from rich.markup import escape
+from rich.status import Status
 
-from opsin import startup
+from opsin import managing, startup
 from opsin.app import Application, build
 from opsin.cli.flags import read
-from opsin.core.errors import OpsinError
+from opsin.core.errors import ConfigError, OpsinError
 from opsin.core.problems import raise_all
 from opsin.gateway.config import GatewayConfig
 from opsin.gateway.edge import metrics_app, public_app, server
 from opsin.gateway.listener import Listener, bind
 from opsin.gateway.routes import LAST_WORDS_S, Gateway
-from opsin.settings import Settings
+from opsin.settings import Configuration, Settings
 from opsin.telemetry import logs
 
 logger = logging.getLogger(__name__)
@@ -32,15 +34,32 @@ _CUT_OFF_S = LAST_WORDS_S + 1.0
 """After the end of the drain. By then all streams have ended by themselves; on a busy machine it can take seconds."""
 
 
+_TELL_S = 1.0
+
+
 def run(args: argparse.Namespace) -> int:
     """Serves until a signal; returns the exit status."""
     configuration = read(args)
+    if args._print_command:
+        return _print_command(configuration)
     raise_all(startup.problems(configuration))
     logs.configure(configuration.settings.log_level, configuration.settings.log_format)
     for notice in startup.notices(configuration):
         logger.warning("%s", notice)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_serve(configuration.settings))
+
+
+def _print_command(configuration: Configuration) -> int:
+    """What would be started, on standard output, and what is to be known about it, on standard error."""
+    settings = configuration.settings
+    raise_all(startup.problems(configuration, listens=False, starts=False))
+    if not settings.engine.is_managed:
+        raise ConfigError(f"engine {settings.engine} is no program that opsin starts: there is no command to print")
+    for notice in startup.notices(configuration):
+        print(f"opsin: {notice}", file=sys.stderr)
+    print(managing.printed(settings))
+    return 0
 
 
 async def _serve(settings: Settings) -> int:
@@ -100,8 +119,13 @@ async def _start(application: Application, listener: Listener, metrics: Listener
     """Starts the engine with a sign of life on the terminal; False, and no server, if it cannot start."""
     console = Console(stderr=True, markup=False)
     try:
-        with console.status(f"loading {escape(settings.model)} …"):
-            await application.start()
+        with console.status("") as status:
+            telling = asyncio.create_task(_tell(status, application.gateway, settings.model))
+            try:
+                await application.start()
+            finally:
+                telling.cancel()
+                await asyncio.wait({telling})
             await listener.listening.wait()
     except Exception as error:  # the border of the start: whatever failed, no dead server stays behind
         if not isinstance(error, OpsinError):
@@ -116,6 +140,15 @@ async def _start(application: Application, listener: Listener, metrics: Listener
         await metrics.listening.wait()
         console.print(f"metrics on {_url(settings.gateway, metrics)}/metrics")
     return True
+
+
+async def _tell(status: Status, gateway: Gateway, model: str) -> None:
+    """What the start waits for, and since when: an engine may compile for minutes."""
+    began = time.monotonic()
+    while True:
+        reason = gateway.engine.unready_reason() or ""
+        status.update(f"loading {escape(model)} … {time.monotonic() - began:.0f} s {escape(reason)}")
+        await asyncio.sleep(_TELL_S)
 
 
 def _url(config: GatewayConfig, listener: Listener) -> str:

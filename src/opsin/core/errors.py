@@ -255,7 +255,7 @@ class Code(StrEnum):
     ENGINE_FEATURES_LOST = "engine_features_lost", EngineError, "try again; the pictures are encoded anew"
     ENGINE_TRUNCATED = "engine_truncated", EngineError, "try again; report it if it stays"
     ENGINE_DUPLICATE_ID = "engine_duplicate_id", EngineError, "a bug of ours: report it"
-    ENGINE_START_TIMEOUT = "engine_start_timeout", EngineError, "at the start only: raise `local.start_timeout_s`"
+    ENGINE_START_TIMEOUT = "engine_start_timeout", EngineError, "at the start only: raise its `start_timeout_s`"
     REQUEST_CANCELLED = "request_cancelled", EngineError, "try again if the answer is still wanted"
     UPSTREAM_UNAVAILABLE = "upstream_unavailable", EngineError, "try again; the operator looks after the upstream"
     UPSTREAM_TIMEOUT = "upstream_timeout", EngineError, "try again; the operator may raise `upstream.read_timeout_s`"

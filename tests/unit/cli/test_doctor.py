@@ -50,6 +50,14 @@ def test_the_sandbox_is_what_the_kernel_says(capsys: pytest.CaptureFixture[str])
     assert "no core dumps" in finding["text"]
 
 
+def test_a_program_that_serve_would_start(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("org/model", "--engine", "vllm", "--revision", "a" * 40, "--brand-new", "--engine-program")
+    (finding,) = findings(capsys, *words, "env vllm", status=0)["engine"]
+    assert finding["text"].endswith("/env; opsin serve starts it")
+    (finding,) = findings(capsys, *words, "/no/vllm", status=1)["engine"]
+    assert "there is no program /no/vllm" in finding["text"]
+
+
 def test_problems_are_found_at_once_and_fail(capsys: pytest.CaptureFixture[str]) -> None:
     found = findings(capsys, "./absent", "--host", "0.0.0.0", "--device", "mps", "-tp", "2", status=1)
     texts = [finding["text"] for finding in found["settings"] if finding["status"] == "problem"]

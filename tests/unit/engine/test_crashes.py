@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from opsin.engine.local.crashes import CrashHistory
+from opsin.engine.crashes import CrashHistory
 
 
 def test_the_third_crash_within_five_minutes_is_the_last():

@@ -31,8 +31,8 @@ from opsin.engine.api import (
     TokenPrompt,
     Usage,
 )
+from opsin.engine.crashes import MAX_CRASHES, WINDOW_S, CrashHistory
 from opsin.engine.local.config import LocalEngineConfig
-from opsin.engine.local.crashes import MAX_CRASHES, WINDOW_S, CrashHistory
 from opsin.engine.local.detokenize import Detokenizer, TextStream
 from opsin.engine.local.messages import (
     Cancel,

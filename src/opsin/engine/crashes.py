@@ -1,4 +1,4 @@
-"""When to start a dead worker again, and when not to. Knows no process and no clock."""
+"""When to start a dead engine again, and when not to. Knows no process and no clock."""
 
 from __future__ import annotations
 
