@@ -15,7 +15,7 @@ from tests.conftest import client_of
 from tests.engines.processes import Command, EngineProcess
 from tests.engines.programs import LLAMA_CPP, VLLM, Counters, llama_cpp, vllm
 
-START_TIMEOUT_S = 900.0
+START_TIMEOUT_S = 1800.0
 """vLLM takes one to two minutes on a quiet machine with two cores, and many times that on a busy one."""
 
 

@@ -47,7 +47,8 @@ def vllm() -> Command:
     port = free_port()
     return Command(
         words=(
-            *(str(program), "serve", str(CHECKPOINT), "--served-model-name", "demo", "--port", str(port)),
+            *(str(program), "serve", str(CHECKPOINT), "--served-model-name", "demo"),
+            *("--host", "127.0.0.1", "--port", str(port)),
             *("--max-model-len", str(MAX_MODEL_LEN), "--max-num-seqs", str(MAX_NUM_SEQS)),
             *("--limit-mm-per-prompt", '{"image": 4, "video": 0, "audio": 0}', "--enable-prompt-tokens-details"),
             "--enforce-eager",  # the demo model is small: compiling it takes longer than all these tests
@@ -77,6 +78,7 @@ def llama_cpp(folder: Path) -> Command:
             *("--alias", "demo", "--host", "127.0.0.1", "--port", str(port), "--metrics", "--no-webui"),
             *("--ctx-size", str(MAX_MODEL_LEN * MAX_NUM_SEQS), "--parallel", str(MAX_NUM_SEQS)),
             *("--chat-template-file", str(HERE / "demo.jinja")),
+            *("--threads", "1"),  # more wait for each other in a loop, which costs most where others want the cores
         ),
         port=port,
         ready="/health",
