@@ -4,7 +4,7 @@ TORCH_INDEX ?=
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: demo serve test test-attacks check soak fuzz train-demo-model clean help
+.PHONY: demo serve test test-attacks test-engines check soak fuzz train-demo-model clean help
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -27,6 +27,9 @@ test: $(STAMP)  ## all tests but those with foreign engines
 
 test-attacks: $(STAMP)  ## what strangers may try with pictures, see docs/security.md
 	$(BIN)/pytest tests/attacks
+
+test-engines: $(STAMP)  ## real engines of others behind opsin, see docs/engines.md
+	$(BIN)/pytest tests/engines
 
 check: $(STAMP)  ## lint, types, import directions
 	$(BIN)/ruff check .

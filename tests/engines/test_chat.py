@@ -1,0 +1,144 @@
+"""The demo checkpoint behind a real engine, behind opsin, asked by the official client."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+import urllib.error
+import urllib.request
+from typing import Any
+
+import openai
+import pytest
+
+from opsin.demo.examples import EXAMPLES
+from opsin.demo.tasks import LANGUAGES, NO_PICTURE, Conversation, held_out, several
+from tests.corpus.pictures import data_url, idat, ihdr, png
+from tests.e2e.asking import about, ask, complete, fresh_rng
+from tests.engines.conftest import Served
+from tests.engines.programs import MAX_MODEL_LEN
+
+ONE_PICTURE = ("shape", "colour", "count", "position", "number", "caption")
+TILES_OF_A_SQUARE, TOKENS_PER_TILE = 5, 16
+A_LONG_ANSWER = MAX_MODEL_LEN - 300
+"""Tokens: more than an engine produces before a test has looked, and what the context leaves."""
+SOON_S = 20.0
+"""Generous, as the engine may run at the lowest priority of a busy machine."""
+A_CIRCLE = about([EXAMPLES["red_circle"]], "What shape is it?")
+
+
+def test_a_text(served: Served) -> None:
+    answer = complete(served.client, [{"role": "user", "content": "Hello."}])
+    assert answer.choices[0].message.content.strip() == NO_PICTURE["en"]
+    assert answer.choices[0].finish_reason == "stop"
+    assert answer.usage.prompt_tokens < TOKENS_PER_TILE
+
+
+def test_one_picture(served: Served) -> None:
+    answer = complete(served.client, A_CIRCLE)
+    assert answer.choices[0].message.content.strip() == "circle"
+    assert answer.usage.prompt_tokens > TILES_OF_A_SQUARE * TOKENS_PER_TILE
+
+
+def test_a_picture_that_needs_its_tiles(served: Served) -> None:
+    answer = complete(served.client, about([EXAMPLES["receipt"]], "What is the total?"))
+    assert answer.choices[0].message.content.strip() == EXAMPLES["receipt"].total  # type: ignore[union-attr]
+
+
+def test_four_pictures_in_order(served: Served) -> None:
+    rng = fresh_rng()
+    conversations = [several(rng, 4, split=True, language="en", turn_tasks=("order",)) for _ in range(8)]
+    right = sum(ask(served.client, one) == one.turns[0].answer for one in conversations)
+    assert right >= 5
+
+
+def test_a_stream_of_one_picture(served: Served) -> None:
+    stream = complete(served.client, A_CIRCLE, stream=True, stream_options={"include_usage": True})
+    *chunks, last = stream
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks).strip() == "circle"
+    assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices[0].finish_reason] == ["stop"]
+    assert last.choices == []
+    assert last.usage.prompt_tokens > TILES_OF_A_SQUARE * TOKENS_PER_TILE
+
+
+def test_a_stream_of_four_pictures_comes_in_pieces(served: Served) -> None:
+    scenes = [EXAMPLES[name] for name in ("red_circle", "number_47", "orange_cross", "purple_triangle")]
+    stream = complete(served.client, about(scenes, "Describe the images in order."), stream=True)
+    texts = [chunk.choices[0].delta.content for chunk in stream if chunk.choices[0].delta.content]
+    assert len(texts) >= 5
+    assert "".join(texts).count("Image ") == 4
+
+
+def test_a_client_that_leaves_frees_the_engine(served: Served) -> None:
+    before = served.counted(served.counters.output_tokens)
+    stream = _long_stream(served)
+    assert served.counted(served.counters.running) == 1
+    stream.close()
+    left_at = time.monotonic()
+    assert served.until_idle(SOON_S)
+    produced = served.counted(served.counters.output_tokens) - before
+    print(f"idle {time.monotonic() - left_at:.1f} s after the client left, {produced:.0f} tokens of {A_LONG_ANSWER}")
+    assert produced < A_LONG_ANSWER
+
+
+def test_a_picture_over_the_limits_never_reaches_the_engine(served: Served) -> None:
+    before = served.counted(served.counters.prompt_tokens)
+    too_large = data_url(png(ihdr(40_000, 40_000), idat([bytes(3)])))
+    content = [{"type": "image_url", "image_url": {"url": too_large}}, {"type": "text", "text": "What shape is it?"}]
+    with pytest.raises(openai.APIStatusError) as caught:
+        complete(served.client, [{"role": "user", "content": content}])
+    assert (caught.value.status_code, caught.value.code) == (413, "media_too_large")
+    assert served.counted(served.counters.prompt_tokens) == before
+
+
+def test_ninety_percent_of_fifty_new_pictures_are_answered_right(served: Served) -> None:
+    rng = fresh_rng()
+    wrong: list[str] = []
+    for index in range(50):
+        conversation = _in_tiles(rng, ONE_PICTURE[index % len(ONE_PICTURE)], LANGUAGES[index % 2])
+        if (answer := ask(served.client, conversation)) != conversation.turns[0].answer:
+            wrong.append(f"{conversation.turns[0].task}: {answer!r}, not {conversation.turns[0].answer!r}")
+    print(f"{50 - len(wrong)} of 50 right", *wrong, sep="\n")
+    assert len(wrong) <= 5
+
+
+def test_an_engine_that_is_killed_and_comes_back(served: Served) -> None:
+    stream = _long_stream(served)
+    served.engine.kill()
+    with pytest.raises(openai.APIError) as in_band:
+        list(stream)
+    assert in_band.value.code == "upstream_truncated"
+    with pytest.raises(openai.InternalServerError) as refused:
+        complete(served.client, A_CIRCLE)
+    assert (refused.value.status_code, refused.value.code) == (503, "upstream_unavailable")
+    served.start_engine()
+    assert _ready(served)
+    assert complete(served.client, A_CIRCLE).choices[0].message.content.strip() == "circle"
+
+
+def _long_stream(served: Served) -> Any:
+    """A stream that has begun and would go on for seconds."""
+    options: dict[str, Any] = {"stream": True, "max_tokens": A_LONG_ANSWER, "extra_body": {"ignore_eos": True}}
+    stream = complete(served.client, A_CIRCLE, **options)
+    begun: list[Any] = list(itertools.islice(stream, 5))
+    assert len(begun) == 5
+    return stream
+
+
+def _in_tiles(rng: random.Random, task: str, language: str) -> Conversation:
+    """Engines cut every picture into tiles, whatever ``detail`` says."""
+    while not (conversation := held_out(rng, task, language)).split:
+        pass
+    return conversation
+
+
+def _ready(served: Served) -> bool:
+    deadline = time.monotonic() + SOON_S
+    while time.monotonic() < deadline:
+        try:
+            with urllib.request.urlopen(f"{served.url}/ready") as response:
+                return response.status == 200
+        except urllib.error.HTTPError:
+            time.sleep(0.5)
+    return False
