@@ -21,8 +21,8 @@ from opsin.engine.upstream.engine import UpstreamEngine
 from opsin.gateway.admission import Admission
 from opsin.gateway.auth import Auth
 from opsin.gateway.chat import ChatService
-from opsin.gateway.count import Counter, CountService, PictureCounter, PromptCounter, SizeCounter
-from opsin.gateway.fitting import PromptFitter
+from opsin.gateway.count import Counter, CountService, MessageCounter, PictureCounter, PromptCounter
+from opsin.gateway.fitting import MessageFitter, PromptFitter
 from opsin.gateway.intake import Intake
 from opsin.gateway.plan_check import PlanCheck
 from opsin.gateway.prepare import MessagePreparer, Preparer, Renderer, TokenPreparer
@@ -101,7 +101,7 @@ class _Adoption:
 
     settings: Settings
     stated: CountedModel | None
-    preparer: MessagePreparer
+    fitter: MessageFitter
 
     def settle(self, capabilities: Capabilities, models: ServedModels) -> None:
         """Takes the upstream's name over, and counts from now on if the model is known."""
@@ -110,7 +110,7 @@ class _Adoption:
         if capabilities.model_name is not None:
             models.adopt(capabilities.model_name, max_model_len)
         if model is not None:
-            self.preparer.plan_with(model.planner(self.settings.gateway, max_model_len))
+            self.fitter.plan_with(model.planner(self.settings.gateway, max_model_len))
         tell(self.settings, model, max_model_len)
 
 
@@ -283,12 +283,12 @@ def _with_chat_engine(settings: Settings, media: _Media, engine: Engine, name: s
     engine = _delayed_engine(settings, engine)
     metrics = _metrics(engine)
     renders = _delayed_renderer(settings, media.renderer)
-    guard = _text_guard(settings)
-    preparer = MessagePreparer(renderer=renders, guard=guard, metrics=metrics)
-    serving = _Serving(engine, preparer, SizeCounter(guard))
+    fitter = MessageFitter(_text_guard(settings))
+    preparer = MessagePreparer(fitter=fitter, renderer=renders, metrics=metrics)
+    serving = _Serving(engine, preparer, MessageCounter(fitter))
     models = ServedModels(settings.served_model_name, root=name, revision=None, max_model_len=None)
     application = _assemble(settings, media, serving, metrics, models, GenerationDefaults())
-    return replace(application, adoption=_Adoption(settings, stated_model(settings), preparer))
+    return replace(application, adoption=_Adoption(settings, stated_model(settings), fitter))
 
 
 def _text_guard(settings: Settings) -> TextGuard:

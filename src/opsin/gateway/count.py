@@ -6,7 +6,6 @@ request would be refused for its size becomes part of the answer, and everything
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -17,12 +16,12 @@ from opsin.core.warnings import AnswerWarning
 from opsin.gateway.budget import Fitted, Want, fit
 from opsin.gateway.chat import check_min_tokens
 from opsin.gateway.config import GatewayConfig
-from opsin.gateway.fitting import LONG_TEXT_CHARS, PromptFitter
-from opsin.gateway.prepare import downscale_warnings, refuse_bounds
+from opsin.gateway.fitting import LONG_TEXT_CHARS, MessageFitter, PromptFitter
+from opsin.gateway.message_plan import PlannedPicture, TextPlanner
+from opsin.gateway.prepare import downscale_warnings
 from opsin.media.label import label_warnings
 from opsin.media.types import Glance, LiftedMedia
 from opsin.prompt.build import PromptBuilder
-from opsin.prompt.guard import TextGuard
 from opsin.protocol.request import ChatCompletionRequest, to_conversation
 from opsin.protocol.response import ImageCount, TokenCount, TurnedCount, WarningObject, error_object
 from opsin.vision.bounds import bounded
@@ -65,7 +64,8 @@ class Counted:
     """``text_tokens`` are all that are not the pictures', the template's among them; None where nobody counted them.
 
     ``refusal`` is what the request would be told for its size; its pictures are then counted as they were asked for.
-    ``is_limited``: somebody here knows what fits, and not the engine alone.
+    ``is_limited``: somebody here knows what fits, and not the engine alone. ``max_tokens`` is the output that is asked
+    for, or else all that there is room for; None where nobody here limits it.
     """
 
     pictures: tuple[CountedPicture, ...]
@@ -73,6 +73,7 @@ class Counted:
     max_model_len: int | None = None
     refusal: InvalidRequest | None = None
     is_limited: bool = True
+    max_tokens: int | None = None
     warnings: tuple[AnswerWarning, ...] = ()
 
     @property
@@ -99,7 +100,9 @@ class Counted:
     @property
     def fits(self) -> bool | None:
         """None where nobody knows; of a picture that may lie on its side both ways have to."""
-        return self.refusal is None if self.is_limited else None
+        if self.refusal is not None:
+            return False
+        return True if self.is_limited else None
 
     def _sum(self, measure: Callable[[Count], int]) -> int | None:
         counts = [picture.count for picture in self.pictures]
@@ -134,7 +137,11 @@ class PromptCounter:
             counted = _as_asked(self._fitter.family_for(settled), views, error)
             return replace(counted, text_tokens=text_tokens, max_model_len=self._fitter.max_model_len)
         counted = _merged(views, fitted.pictures, on_their_sides.pictures)
-        return replace(counted, text_tokens=fitted.tokenised.text_tokens, max_model_len=self._fitter.max_model_len)
+        text_tokens = fitted.tokenised.text_tokens
+        prompt_tokens = text_tokens + sum(picture.count.prompt_tokens for picture in fitted.pictures)
+        max_model_len = self._fitter.max_model_len
+        max_tokens = max_tokens or max_model_len - prompt_tokens
+        return replace(counted, text_tokens=text_tokens, max_model_len=max_model_len, max_tokens=max_tokens)
 
 
 class PictureCounter:
@@ -166,19 +173,17 @@ class PictureCounter:
         return replace(counted, max_model_len=self._max_model_len)
 
 
-class SizeCounter:
-    """For engines of which no model is known: sizes, and whatever keeps a text from being sent."""
+class MessageCounter:
+    """For engines with a template of their own: the plan of the request itself, or sizes where no model is known."""
 
-    def __init__(self, guard: TextGuard) -> None:
-        self._guard = guard
+    def __init__(self, fitter: MessageFitter) -> None:
+        self._fitter = fitter
 
     async def count(self, prompt: Conversation, views: Sequence[View], max_tokens: int | None) -> Counted:
         """See Counter."""
-        refuse_bounds(prompt)
-        is_long = prompt.num_chars > LONG_TEXT_CHARS
-        guarded = await asyncio.to_thread(self._guard.guard, prompt) if is_long else self._guard.guard(prompt)
-        pictures = tuple(CountedPicture(view.want.size) for view in views)
-        return Counted(pictures=pictures, is_limited=False, warnings=guarded.warnings)
+        read = await self._fitter.read(prompt)
+        counted = _planned(read.planner, views, max_tokens) if read.planner else _sizes(views)
+        return replace(counted, warnings=(*read.guarded.warnings, *counted.warnings))
 
 
 class Loader(Protocol):
@@ -212,16 +217,42 @@ class CountService:
 
 def _with_output(counted: Counted, request: ChatCompletionRequest) -> Counted:
     """The least output that is asked for has to fit, too."""
-    if counted.refusal is not None or counted.prompt_tokens is None or counted.max_model_len is None:
+    if counted.refusal is not None:
         return counted
     try:
-        check_min_tokens(request, request.output_tokens or counted.max_model_len - counted.prompt_tokens)
+        check_min_tokens(request, counted.max_tokens)
     except InvalidRequest as error:
         return replace(counted, refusal=error)
     return counted
 
 
-def _merged(views: Sequence[View], fitted: Sequence[Fitted[Family]], turned: Sequence[Fitted[Family]]) -> Counted:
+def _sizes(views: Sequence[View]) -> Counted:
+    return Counted(pictures=tuple(CountedPicture(view.want.size) for view in views), is_limited=False)
+
+
+def _planned(planner: TextPlanner, views: Sequence[View], max_tokens: int | None) -> Counted:
+    """An estimate of the text decides what fits, as it does for the request, but is told to nobody."""
+    wants, turned = [view.want for view in views], [view.turned for view in views]
+    try:
+        plan = planner.plan(wants, max_tokens)
+        on_their_sides = plan if turned == wants else planner.plan(turned, max_tokens)
+    except InvalidRequest as error:
+        counted = _as_asked(planner.family, views, error)
+    else:
+        counted = _merged(views, plan.pictures, on_their_sides.pictures)
+    return replace(
+        counted,
+        text_tokens=planner.text.tokens if planner.text.is_exact else None,
+        max_model_len=planner.max_model_len,
+        is_limited=bool(views) and planner.max_model_len is not None,
+    )
+
+
+def _merged(
+    views: Sequence[View],
+    fitted: Sequence[Fitted[Family] | PlannedPicture],
+    turned: Sequence[Fitted[Family] | PlannedPicture],
+) -> Counted:
     pictures = tuple(
         CountedPicture(view.want.size, one.count, one.scaled, None if one.count == other.count else other.count)
         for view, one, other in zip(views, fitted, turned, strict=True)

@@ -9,11 +9,14 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from opsin.core.conversation import Prompt
+from opsin.core.conversation import UNBOUNDED, Conversation, Prompt
+from opsin.core.errors import UnsupportedParameter
 from opsin.gateway.budget import Fitted, Want, check
 from opsin.gateway.config import GatewayConfig
 from opsin.gateway.context import Context
+from opsin.gateway.message_plan import MessagePlanner, TextPlanner
 from opsin.prompt.build import PromptBuilder, TokenisedPrompt
+from opsin.prompt.guard import Guarded, TextGuard
 from opsin.vision.bounds import bounded
 from opsin.vision.plan import NativeFamily
 
@@ -77,3 +80,44 @@ class PromptFitter:
             if room < 0:
                 raise context.too_long(f"at least {least}", max_tokens)
         check(context.family, wants, room, self._limits)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadConversation:
+    """A conversation as it is sent. ``planner`` plans pictures beside it, None where the engine's model is unknown."""
+
+    guarded: Guarded
+    planner: TextPlanner | None
+
+
+class MessageFitter:
+    """For engines with a template of their own. Texts are kept from spelling special tokens, because such an engine
+    tokenises them together with its template; pictures are planned as soon as its model is known (``plan_with``)."""
+
+    def __init__(self, guard: TextGuard) -> None:
+        self._guard = guard
+        self._planner: MessagePlanner | None = None
+
+    def plan_with(self, planner: MessagePlanner) -> None:
+        """The engine's model is known from now on."""
+        self._planner = planner
+
+    async def read(self, conversation: Conversation) -> ReadConversation:
+        """The text as it is sent, and what it takes, where that can be said.
+
+        Raises:
+            InvalidRequest: as ``TextGuard.guard``, and for bounds on pictures, as the engine decides about their size.
+        """
+        if conversation.bounds != UNBOUNDED:
+            raise UnsupportedParameter(
+                "'mm_processor_kwargs' needs the local engine; set 'detail' of the picture instead",
+                param="mm_processor_kwargs",
+            )
+        if conversation.num_chars > LONG_TEXT_CHARS:
+            return await asyncio.to_thread(self._read, conversation)
+        return self._read(conversation)
+
+    def _read(self, conversation: Conversation) -> ReadConversation:
+        planner = self._planner
+        guarded = self._guard.guard(conversation)
+        return ReadConversation(guarded, planner.beside(guarded.conversation) if planner else None)

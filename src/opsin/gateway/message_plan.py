@@ -39,8 +39,43 @@ class MessagePlan:
     tokens: PlannedTokens
 
 
+@dataclass(frozen=True, slots=True)
+class TextPlanner:
+    """Plans pictures beside one text. ``max_model_len`` is None where nobody knows it: then the limits alone hold."""
+
+    family: BySize
+    text: TextLength
+    limits: GatewayConfig
+    max_model_len: int | None
+
+    def plan(self, wants: Sequence[Want], max_tokens: int | None) -> MessagePlan:
+        """Without pictures nothing is refused: the engine knows its own text best.
+
+        Raises:
+            MediaError: a limit of the operator is exceeded, or the model takes no picture of this shape.
+            ContextLengthExceeded: the pictures do not fit beside the text.
+        """
+        fitted = self._fitted(wants, max_tokens) if wants else ()
+        pictures = tuple(_planned(want, one, len(wants)) for want, one in zip(wants, fitted, strict=True))
+        counts = [picture.count for picture in pictures]
+        return MessagePlan(
+            pictures,
+            PlannedTokens(
+                image_tokens=sum(count.image_tokens for count in counts),
+                prompt_tokens=(
+                    self.text.tokens + sum(count.prompt_tokens for count in counts) if self.text.is_exact else None
+                ),
+            ),
+        )
+
+    def _fitted(self, wants: Sequence[Want], max_tokens: int | None) -> tuple[Fitted[BySize], ...]:
+        if self.max_model_len is None:
+            return fit(self.family, wants, None, self.limits)
+        return Context(self.family, self.limits, self.max_model_len).fit(wants, self.text.tokens, max_tokens)
+
+
 class MessagePlanner:
-    """For one model at one engine. ``max_model_len`` is None where nobody knows it: then the limits alone hold."""
+    """For one model at one engine."""
 
     def __init__(self, *, family: Family, text: TextMeasure, limits: GatewayConfig, max_model_len: int | None) -> None:
         self._family = BySize.of(family)
@@ -48,32 +83,9 @@ class MessagePlanner:
         self._limits = limits
         self._max_model_len = max_model_len
 
-    def measure(self, conversation: Conversation) -> TextLength:
-        """Tokens of the text. Takes time in proportion to it."""
-        return self._text.length(conversation)
-
-    def plan(self, wants: Sequence[Want], text: TextLength, max_tokens: int | None) -> MessagePlan:
-        """Without pictures nothing is refused: the engine knows its own text best.
-
-        Raises:
-            MediaError: a limit of the operator is exceeded, or the model takes no picture of this shape.
-            ContextLengthExceeded: the pictures do not fit beside the text.
-        """
-        fitted = self._fitted(wants, text, max_tokens) if wants else ()
-        pictures = tuple(_planned(want, one, len(wants)) for want, one in zip(wants, fitted, strict=True))
-        counts = [picture.count for picture in pictures]
-        return MessagePlan(
-            pictures,
-            PlannedTokens(
-                image_tokens=sum(count.image_tokens for count in counts),
-                prompt_tokens=text.tokens + sum(count.prompt_tokens for count in counts) if text.is_exact else None,
-            ),
-        )
-
-    def _fitted(self, wants: Sequence[Want], text: TextLength, max_tokens: int | None) -> tuple[Fitted[BySize], ...]:
-        if self._max_model_len is None:
-            return fit(self._family, wants, None, self._limits)
-        return Context(self._family, self._limits, self._max_model_len).fit(wants, text.tokens, max_tokens)
+    def beside(self, conversation: Conversation) -> TextPlanner:
+        """Measures the text, which takes time in proportion to it."""
+        return TextPlanner(self._family, self._text.length(conversation), self._limits, self._max_model_len)
 
 
 def _planned(want: Want, fitted: Fitted[BySize], num_pictures: int) -> PlannedPicture:

@@ -6,7 +6,6 @@ conversation and files. Both run between ``media.load`` and ``engine.submit``.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,20 +13,19 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from opsin.cache.keys import FeatureKeys
-from opsin.core.conversation import UNBOUNDED, Conversation, Prompt, RawPrompt
+from opsin.core.conversation import Prompt, RawPrompt
 from opsin.core.errors import UnsupportedParameter
 from opsin.core.together import together
 from opsin.core.warnings import AnswerWarning, WarningCode
 from opsin.engine.api import ChatPrompt, Engine, Picture, TokenPrompt
 from opsin.gateway.budget import Fitted, Want
-from opsin.gateway.fitting import LONG_TEXT_CHARS, PromptFitter
-from opsin.gateway.message_plan import MessagePlanner, PlannedPicture
+from opsin.gateway.fitting import MessageFitter, PromptFitter
+from opsin.gateway.message_plan import PlannedPicture
 from opsin.gateway.plan_check import PlannedTokens
 from opsin.media.encoding import Encoding, closest_to
 from opsin.media.types import ImageHeader, MediaBytes, RenderedPicture
 from opsin.prompt.build import PromptBuilder
-from opsin.prompt.guard import Guarded, TextGuard
-from opsin.prompt.length import TextLength
+from opsin.prompt.guard import Guarded
 from opsin.telemetry.metrics import Metrics
 from opsin.vision.plan import Count, Family, RenderRecipe, Size, VisionPlan
 
@@ -169,20 +167,14 @@ class TokenPreparer:
 class MessagePreparer:
     """For engines with a template of their own. Every picture is decoded once in the sandbox, then sent as it came.
 
-    Where the engine's model is known (``plan_with``), pictures are counted and limited before that, and one that has to
-    be smaller is written anew. Texts are kept from spelling special tokens, because the engine tokenises them together
-    with its template.
+    Where the engine's model is known, pictures are counted and limited before that, and one that has to be smaller is
+    written anew.
     """
 
-    def __init__(self, *, renderer: Renderer, guard: TextGuard, metrics: Metrics) -> None:
+    def __init__(self, *, fitter: MessageFitter, renderer: Renderer, metrics: Metrics) -> None:
+        self._fitter = fitter
         self._renderer = renderer
-        self._guard = guard
         self._metrics = metrics
-        self._planner: MessagePlanner | None = None
-
-    def plan_with(self, planner: MessagePlanner) -> None:
-        """The engine's model is known from now on."""
-        self._planner = planner
 
     async def prepare(
         self,
@@ -200,15 +192,12 @@ class MessagePreparer:
                     param="prompt",
                 )
             prompt = prompt.as_turn()
-        refuse_bounds(prompt)
-        if prompt.num_chars > LONG_TEXT_CHARS:
-            guarded, length = await asyncio.to_thread(self._read, prompt)
-        else:
-            guarded, length = self._read(prompt)
-        if self._planner is None or length is None:
+        read = await self._fitter.read(prompt)
+        guarded = read.guarded
+        if read.planner is None:
             return await self._as_they_came(guarded, media, max_tokens)
         wants = wanted(prompt, media)
-        plan = self._planner.plan(wants, length, max_tokens)
+        plan = read.planner.plan(wants, max_tokens)
         pictures = await together(self._planned(one, to) for one, to in zip(media, plan.pictures, strict=True))
         return Prepared(
             prompt=ChatPrompt(guarded.conversation),
@@ -220,11 +209,6 @@ class MessagePreparer:
             warnings=(*guarded.warnings, *downscale_warnings(wants, plan.pictures)),
             planned=plan.tokens,
         )
-
-    def _read(self, conversation: Conversation) -> tuple[Guarded, TextLength | None]:
-        """The text as it is sent, and what it takes, where that can be said."""
-        guarded = self._guard.guard(conversation)
-        return guarded, None if self._planner is None else self._planner.measure(guarded.conversation)
 
     async def _as_they_came(self, guarded: Guarded, media: Sequence[MediaBytes], max_tokens: int | None) -> Prepared:
         pictures = await together(self._verified(picture) for picture in media)
@@ -258,15 +242,6 @@ def wanted(prompt: Prompt, media: Sequence[MediaBytes]) -> list[Want]:
         Want(picture.header.upright, ref.detail, picture.param)
         for picture, ref in zip(media, prompt.media(), strict=True)
     ]
-
-
-def refuse_bounds(prompt: Prompt) -> None:
-    """Raises UnsupportedParameter where the engine alone decides how large pictures are."""
-    if prompt.bounds != UNBOUNDED:
-        raise UnsupportedParameter(
-            "'mm_processor_kwargs' needs the local engine; set 'detail' of the picture instead",
-            param="mm_processor_kwargs",
-        )
 
 
 def downscale_warnings(

@@ -76,7 +76,7 @@ class TemplateLength:
         except InvalidRequest:
             return self._estimate.length(conversation)
         num_pictures = sum(1 for _ in conversation.media())
-        return TextLength(tokens - num_pictures * self._tokens_per_picture, is_exact=True)
+        return TextLength(tokens - num_pictures * self._tokens_per_picture, is_exact=not _has_fields(conversation))
 
     def _tokens(self, messages: Sequence[TemplateMessage]) -> int:
         return len(self._tokenizer.encode(self._template.render(messages)))
@@ -92,6 +92,11 @@ class TemplateLength:
         if two <= one or _PROBE not in rendered or is_printed:
             raise ConfigError("chat template: does not take content as a list of parts")
         return two - one
+
+
+def _has_fields(conversation: Conversation) -> bool:
+    """Whether an engine is sent more than is rendered here: tools and the like, of which its template may write."""
+    return bool(conversation.fields) or any(message.fields for message in conversation.messages)
 
 
 def _pictures_and_probe(num_pictures: int) -> TemplateMessage:
