@@ -7,6 +7,7 @@ import functools
 import hashlib
 import json
 import logging
+import random
 import re
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -20,7 +21,7 @@ from PIL import Image
 from opsin.bench.photo import PhotoMaker
 from opsin.core.errors import ConfigError
 from opsin.models.facts import known_checkpoints
-from opsin.settings import DEMO_MODEL
+from opsin.settings import DEMO_MODEL, Settings
 from opsin.testing.script import Script, UsageShape
 from opsin.testing.scripted_upstream import ScriptedUpstream, serve
 from opsin.vision.plan import Size
@@ -60,8 +61,13 @@ async def ask(served: Served, *pictures: bytes, detail: str = "auto", **fields: 
     urls = [data_url(one, "") for one in pictures]
     parts = [{"type": "image_url", "image_url": {"url": url, "detail": detail}} for url in urls]
     content = [*parts, {"type": "text", "text": QUESTION}]
-    body = json.dumps({"messages": [{"role": "user", "content": content}], "max_tokens": 100, **fields})
-    async with served.http.post(f"{served.url}/v1/chat/completions", data=BytesIO(body.encode())) as response:
+    body = {"messages": [{"role": "user", "content": content}], "max_tokens": 100, **fields}
+    return await post(served, "chat/completions", body)
+
+
+async def post(served: Served, route: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    data = BytesIO(json.dumps(body).encode())
+    async with served.http.post(f"{served.url}/v1/{route}", data=data) as response:
         return response.status, await response.json()
 
 
@@ -282,3 +288,140 @@ async def test_a_model_that_cannot_be_had_counts_nothing(name: str, caplog: pyte
     assert status == 200
     assert "image_tokens" not in answer["opsin"]["images"][0]
     assert [record for record in caplog.records if record.getMessage().startswith("pictures are not counted: ")]
+
+
+# The price and the request
+
+
+DEMO_FOLDER = Settings().model_location
+WORDS = ("How", "many", "rings?", "<image>", "<|im_end|>", "다섯", "total", "\n\n", "What is it? " * 40)
+
+
+def random_body(rng: random.Random) -> dict[str, Any]:
+    """Up to three pictures of any shape among texts of any kind; about half of them fit."""
+    parts = [_picture(rng) for _ in range(rng.choice((0, 1, 1, 2, 3)))]
+    parts += [{"type": "text", "text": " ".join(rng.choices(WORDS, k=rng.randint(1, 6)))} for _ in range(2)]
+    rng.shuffle(parts)
+    body: dict[str, Any] = {"messages": [{"role": "user", "content": parts}]}
+    if rng.random() < 0.7:
+        body["max_tokens"] = rng.choice((1, 100, 900, 3000))
+    elif rng.random() < 0.5:
+        body["min_tokens"] = rng.choice((1, 1400, 3000))
+    if rng.random() < 0.3:
+        body["mm_processor_kwargs"] = rng.choice(
+            (
+                {"max_pixels": 100_000},
+                {"min_pixels": 1_000, "max_pixels": 300_000},
+                {"max_pixels": 5},
+                {"min_pixels": 9},
+            )
+        )
+    return body
+
+
+def _picture(rng: random.Random) -> dict[str, Any]:
+    size = rng.choice(
+        ((rng.randint(1, 1200), rng.randint(1, 1200)), (rng.randint(1, 90), rng.randint(1, 90)), (900, 3))
+    )
+    exif = {"exif": b"Exif\0\0" + exif_block(rng.randint(1, 8))}
+    url = data_url(encoded(Image.new("RGB", size, "teal"), "jpeg", **exif), "image/jpeg")
+    return {"type": "image_url", "image_url": {"url": url, "detail": rng.choice(("auto", "low", "high"))}}
+
+
+@pytest.mark.parametrize("tokenizer", [None, DEMO_FOLDER], ids=["estimated", "exact"])
+@pytest.mark.parametrize("limits", [{}, {"max_image_tokens": 300}, {"over_budget": "reject"}], ids=str)
+async def test_the_price_is_what_becomes_of_the_request(tokenizer: str | None, limits: dict[str, Any]) -> None:
+    outcomes: set[str] = set()
+    upstream = ScriptedUpstream(max_model_len=None)
+    async with (
+        serve(upstream) as url,
+        gateway(
+            engine="upstream",
+            upstream={"url": url, "tokenizer": tokenizer},
+            model=QWEN,
+            max_model_len=1500,
+            media={"render_timeout_s": 60},
+            gateway=limits,
+        ) as served,
+    ):
+        for seed in range(40):
+            body = random_body(random.Random(seed))
+            priced, told = await post(served, "tokens", body)
+            if priced == 200 and told["prompt_tokens"] is not None:
+                upstream.queue(Script(prompt_tokens=told["prompt_tokens"]))
+            answered, answer = await post(served, "chat/completions", body)
+            outcomes.add(_outcome(told))
+            if priced != 200:
+                assert (priced, told) == (answered, answer)
+            elif answered != 200:
+                assert (told["fits"], told["refusal"]) == (False, answer["error"])
+                upstream.scripts.clear()
+            else:
+                _assert_same(body, told, answer)
+                assert (told["text_tokens"] is None) is (tokenizer is None)
+        assert await metric(served, "opsin_token_plan_mismatch_total") == {}
+    assert outcomes >= {"invalid_request", "context_length_exceeded", "fits", "left open", "scaled"} - (
+        {"scaled"} if limits.get("over_budget") else set()
+    )
+
+
+def _outcome(told: dict[str, Any]) -> str:
+    if "error" in told:
+        return told["error"]["code"]
+    if "refusal" in told:
+        return told["refusal"]["code"]
+    if told["fits"] is None:
+        return "left open"
+    return "scaled" if any(image["scaled"] for image in told["images"]) else "fits"
+
+
+def _assert_same(body: dict[str, Any], told: dict[str, Any], answer: dict[str, Any]) -> None:
+    reports = answer["opsin"].get("images", [])
+    assert told["fits"] is (True if reports else None), body
+    for before, after in zip(told["images"], reports, strict=True):
+        same = ("width", "height", "used_width", "used_height", "tiles", "image_tokens")
+        assert [before[name] for name in same] == [after[name] for name in same]
+        assert before["scaled"] is after.get("scaled", False)
+        assert before["exact"] is True
+        assert before["marker_tokens"] == 2
+    assert told.get("warnings", []) == answer["opsin"].get("warnings", [])
+
+
+async def test_a_text_that_goes_with_more_is_not_exact() -> None:
+    """The engine's template may write the tools into the prompt."""
+    tools = [{"type": "function", "function": {"name": "look"}}]
+    async with in_front(model=DEMO_MODEL) as (served, upstream):
+        upstream.queue(Script(prompt_tokens=5))
+        assert (await ask(served, tools=tools))[0] == 200
+        assert await metric(served, "opsin_token_plan_mismatch_total") == {}
+        body = {"messages": [{"role": "user", "content": QUESTION}], "tools": tools}
+        _, told = await post(served, "tokens", body)
+        assert (told["text_tokens"], told["prompt_tokens"], told["image_tokens"]) == (None, None, 0)
+
+
+async def test_bounds_of_a_request_make_the_picture_smaller_as_here() -> None:
+    picture = encoded(Image.new("RGB", (1000, 700), "teal"), "png")
+    for detail in ("auto", "high"):
+        async with in_front(model=QWEN) as (served, upstream):
+            _, answer = await ask(served, picture, detail=detail, mm_processor_kwargs={"max_pixels": 200_000})
+            (report,) = answer["opsin"]["images"]
+            here = family_for(known_checkpoints()[QWEN].vision).with_max_pixels(200_000).count(Size(1000, 700))
+            used = Size(report["used_width"], report["used_height"])
+            assert (used, report["image_tokens"]) == (here.used, here.image_tokens)
+            assert "scaled" not in report  # it is what was asked for
+            (sent,) = sent_pictures(upstream)
+            assert Image.open(BytesIO(sent)).size == (used.width, used.height)
+            assert b"mm_processor_kwargs" not in upstream.received[-1].body
+
+
+@pytest.mark.parametrize("route", ["tokens", "chat/completions"])
+async def test_bounds_need_a_model(route: str) -> None:
+    body = {"messages": [{"role": "user", "content": QUESTION}], "mm_processor_kwargs": {"max_pixels": 200_000}}
+    async with in_front() as (served, upstream):
+        status, refusal = await post(served, route, body)
+        assert (status, refusal["error"]["param"]) == (400, "mm_processor_kwargs")
+        assert not upstream.received
+    async with in_front(model=QWEN) as (served, upstream):
+        status, refusal = await post(served, route, {**body, "mm_processor_kwargs": {"max_pixels": 5}})
+        assert (status, refusal["error"]["param"]) == (400, "mm_processor_kwargs.max_pixels")
+        assert not upstream.received

@@ -106,18 +106,18 @@ class MessageFitter:
         """The text as it is sent, and what it takes, where that can be said.
 
         Raises:
-            InvalidRequest: as ``TextGuard.guard``, and for bounds on pictures, as the engine decides about their size.
+            InvalidRequest: as ``TextGuard.guard`` and ``bounded``; for all bounds on pictures where no model is known.
         """
-        if conversation.bounds != UNBOUNDED:
-            raise UnsupportedParameter(
-                "'mm_processor_kwargs' needs the local engine; set 'detail' of the picture instead",
-                param="mm_processor_kwargs",
-            )
         if conversation.num_chars > LONG_TEXT_CHARS:
             return await asyncio.to_thread(self._read, conversation)
         return self._read(conversation)
 
     def _read(self, conversation: Conversation) -> ReadConversation:
         planner = self._planner
+        if planner is None and conversation.bounds != UNBOUNDED:
+            raise UnsupportedParameter(
+                "'mm_processor_kwargs' needs the local engine, or an upstream whose model is known (--model)",
+                param="mm_processor_kwargs",
+            )
         guarded = self._guard.guard(conversation)
         return ReadConversation(guarded, planner.beside(guarded.conversation) if planner else None)

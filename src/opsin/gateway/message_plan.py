@@ -15,6 +15,7 @@ from opsin.gateway.config import GatewayConfig
 from opsin.gateway.context import Context
 from opsin.gateway.plan_check import PlannedTokens
 from opsin.prompt.length import TextLength, TextMeasure
+from opsin.vision.bounds import bounded
 from opsin.vision.by_size import BySize
 from opsin.vision.plan import Count, Family, Size
 
@@ -78,14 +79,15 @@ class MessagePlanner:
     """For one model at one engine."""
 
     def __init__(self, *, family: Family, text: TextMeasure, limits: GatewayConfig, max_model_len: int | None) -> None:
-        self._family = BySize.of(family)
+        self._family = family
         self._text = text
         self._limits = limits
         self._max_model_len = max_model_len
 
     def beside(self, conversation: Conversation) -> TextPlanner:
-        """Measures the text, which takes time in proportion to it."""
-        return TextPlanner(self._family, self._text.length(conversation), self._limits, self._max_model_len)
+        """Measures the text, which takes time in proportion to it. Raises InvalidRequest as ``bounded``."""
+        family = BySize(self._family, bounded(self._family, conversation.bounds))
+        return TextPlanner(family, self._text.length(conversation), self._limits, self._max_model_len)
 
 
 def _planned(want: Want, fitted: Fitted[BySize], num_pictures: int) -> PlannedPicture:

@@ -18,7 +18,7 @@ from opsin.vision.plan import Count, Family, Size
 
 @dataclass(frozen=True, slots=True)
 class BySize:
-    """A family behind such an engine. ``lowered`` is the same one under the cap that is wished for."""
+    """A family behind such an engine. ``lowered`` is the same one within the bounds that are wished for."""
 
     engine: Family
     lowered: Family
@@ -43,11 +43,11 @@ class BySize:
 
     def with_max_pixels(self, max_pixels: int) -> Self:
         """See Family."""
-        return replace(self, lowered=self.engine.with_max_pixels(max_pixels))
+        return replace(self, lowered=self.lowered.with_max_pixels(max_pixels))
 
     def caps(self) -> Sequence[int]:
         """See Family."""
-        return self.engine.caps()
+        return self.lowered.caps()
 
     def _sent(self, size: Size, detail: Detail, num_pictures: int) -> tuple[Size | None, Count]:
         as_it_is = self.engine.count(size, num_pictures=num_pictures)

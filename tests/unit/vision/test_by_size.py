@@ -40,6 +40,15 @@ def test_a_picture_that_keeps_its_shape_is_sent_as_the_processor_would_make_it()
     assert QWEN.count(Size(2156, 2884)).image_tokens == 7931
 
 
+def test_a_budget_lowers_within_the_bounds_of_a_request() -> None:
+    bounded = BySize(QWEN, QWEN.with_max_pixels(1_000_000))
+    assert bounded.count(PHOTO).image_tokens == QWEN.with_max_pixels(1_000_000).count(PHOTO).image_tokens
+    assert bounded.with_max_pixels(2_000_000).count(PHOTO) == bounded.count(PHOTO)
+    lowered = fitting(bounded, PHOTO, 500)
+    assert lowered is not None
+    assert lowered.count(PHOTO).image_tokens <= 500 < bounded.count(PHOTO).image_tokens
+
+
 def test_low_is_the_low_size() -> None:
     low = BySize.of(QWEN)
     assert low.size_to_send(PHOTO, Detail.LOW) == Size(420, 588)
