@@ -16,6 +16,7 @@ import sys
 import tempfile
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from safetensors.torch import load_file, save_file  # pyright: ignore[reportUnknownVariableType]
 
@@ -38,8 +39,8 @@ def prepare(checkpoint: Path) -> None:
 
 def register() -> None:
     """Adds the demo's text model to the converter's registry."""
-    conversion = import_module("conversion")
-    base, llama = import_module("conversion.base"), import_module("conversion.llama")
+    conversion, base = import_module("conversion"), import_module("conversion.base")
+    llama: Any = import_module("conversion.llama")
     normal = import_module("gguf").TokenType.NORMAL
 
     @base.ModelBase.register(ARCHITECTURE)
@@ -53,7 +54,7 @@ def register() -> None:
             return "smollm"
 
         def get_vocab_base(self) -> tuple[list[str], list[int], str]:
-            vocabulary: tuple[list[str], list[int], str] = super().get_vocab_base()  # pyright: ignore[reportUnknownVariableType]
+            vocabulary: tuple[list[str], list[int], str] = llama.LlamaModel.get_vocab_base(self)
             tokens, types, pre = vocabulary
             unused = tokens.index(UNUSED)
             tokens[unused], types[unused] = TWO_NEWLINES, normal
