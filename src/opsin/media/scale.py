@@ -22,9 +22,9 @@ def scale(data: bytes, header: ImageHeader, size: Size, encoding: Encoding) -> b
         MediaUndecodable: the picture does not decode.
     """
     picture = upright_rgb(data, header)
-    if picture.size != (size.width, size.height):
-        picture = picture.resize((size.width, size.height), Image.Resampling.LANCZOS)
-    return _written(picture, encoding)
+    # Always another picture than the decoder's own, whose name Pillow would look up before it writes. To its own size
+    # Pillow copies.
+    return _written(picture.resize((size.width, size.height), Image.Resampling.LANCZOS), encoding)
 
 
 def _written(picture: Image.Image, encoding: Encoding) -> bytes:

@@ -185,7 +185,7 @@ def test_tokens_per_tile_come_from_the_model_where_the_processor_is_silent() -> 
     [
         (card(image_seq_len=169), "image_seq_len is 169, but the model makes 64 of a tile"),
         (card(image_seq_len=None, config="{}"), "image_seq_len is missing"),
-        (card(resample=9), "resample is 9"),
+        (card(resample=9), "resample is not one of Pillow's filters"),
         (card(do_resize=False), "do_resize is false"),
         (card(size={}), r"preprocessor_config\.json: size\.longest_edge is None"),
         (card(max_image_size={"longest_edge": 0}), r"preprocessor_config\.json: max_image_size\.longest_edge is 0"),
