@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from opsin.app import LocalModel, load_local_model
@@ -69,3 +71,12 @@ def test_an_estimate_is_by_bytes_and_messages() -> None:
     assert EstimatedLength().length(asked(TextPart("12345678"), PICTURE)).tokens == 2 + 8 + 32
     assert EstimatedLength().length(asked(TextPart("빨간"))).tokens == 2 + 8 + 32
     assert not EstimatedLength().length(asked(TextPart("\ud800"))).is_exact
+
+
+def test_beside_further_fields_nothing_is_exact(measure: TemplateLength) -> None:
+    """A template may write them too."""
+    turns = asked(TextPart("Hello."))
+    assert measure.length(turns).is_exact
+    assert not measure.length(replace(turns, fields=(("tools", b"[]"),))).is_exact
+    message = replace(turns.messages[0], fields=(("tool_call_id", b'"1"'),))
+    assert not measure.length(Conversation((message,))).is_exact
