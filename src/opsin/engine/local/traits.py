@@ -27,9 +27,17 @@ class FamilyTraits:
 
 
 _TILES = FamilyTraits(unit=EncoderUnit.TILE)
+_PICTURES = FamilyTraits(unit=EncoderUnit.PICTURE)
 
 TRAITS: Mapping[str, FamilyTraits] = {
+    "gemma3": FamilyTraits(unit=EncoderUnit.TILE, whole_pictures=True),
     "idefics3": _TILES,
+    "internvl": _TILES,
+    "llava": _PICTURES,
+    "mistral3": _PICTURES,
+    "qwen2_5_vl": _PICTURES,
+    "qwen2_vl": _PICTURES,
+    "qwen3_vl": _PICTURES,
     "smolvlm": _TILES,
 }
 """Families whose encoder seam is tested, by model type."""
