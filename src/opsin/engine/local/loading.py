@@ -16,6 +16,7 @@ from transformers.utils import logging as transformers_logging
 from opsin.core.errors import ConfigError
 from opsin.engine.local import attention
 from opsin.engine.local.config import LocalEngineConfig
+from opsin.engine.local.packed_linear import can_pack, pack
 
 logger = logging.getLogger(__name__)
 
@@ -113,6 +114,8 @@ def _load_model(config: LocalEngineConfig, device: torch.device, dtype: torch.dt
         )
         model = (model if is_quantized else model.to(device)).eval()
         attention.use_in_text_model(model)
+        if device.type == "cpu" and dtype is torch.bfloat16 and not is_quantized and can_pack():
+            logger.info("%d linear layers packed", pack(model))
     missing = sorted(report["missing_keys"])
     if missing:  # the library would fill them at random and go on
         raise ConfigError(f"the checkpoint lacks weights of its model: {len(missing)} of them, first {missing[0]}")
