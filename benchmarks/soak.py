@@ -47,6 +47,7 @@ MAX_MISTAKES_SHARE = 0.005
 """Answers that are wrong and come again when the same question is asked alone: the model's, not the server's."""
 ENVIRONMENT = {
     "OPSIN_LOCAL__FEATURE_CACHE_BYTES": str(4 * 2**20),  # full soon, so that its filling is not growth
+    "OPSIN_LOCAL__PREFIX_CACHE_BYTES": str(4 * 2**20),
     "OPSIN_LOCAL__NUM_THREADS": "1",  # the demo model is no faster with more
 }
 

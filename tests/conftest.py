@@ -18,6 +18,17 @@ ONE_THREAD = {"OPSIN_LOCAL__NUM_THREADS": "1"}
 """The demo model is no faster with more, and far slower where other programs want the same cores."""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """How long the random schedules of the local engine run; the release runs 500."""
+    parser.addoption("--schedules", type=int, default=25, help="random schedules of the batching engine")
+
+
+@pytest.fixture(scope="session")
+def num_schedules(request: pytest.FixtureRequest) -> int:
+    """Random schedules to run."""
+    return int(request.config.getoption("--schedules", default=0))
+
+
 @contextmanager
 def serve(*arguments: str, start_timeout_s: float = 300) -> Generator[str]:
     """``opsin serve`` on a free port; yields its base URL, and expects a clean end."""

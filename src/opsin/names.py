@@ -53,6 +53,8 @@ LOADING = Group(
         Flag("local.dtype"),
         Flag("local.attn_implementation"),
         Flag("local.max_num_seqs"),
+        Flag("local.max_num_batched_tokens"),
+        Flag("local.kv_cache_memory_bytes"),
         Flag("local.gpu_memory_utilization", ("--gpu-memory-utilization", "--device-memory-utilization")),
         Flag("local.quantization", ("--quantization", "-q")),
         Flag("local.trust_remote_code"),

@@ -79,8 +79,6 @@ def notices(configuration: Configuration) -> Iterator[str]:
         return
     if settings.engine is EngineKind.LOCAL:
         yield from vllm_flags.notices(_about_engine(configuration))
-        if settings.local.max_num_seqs > 1:
-            yield "--max-num-seqs: ignored; requests run one at a time"
         return
     rare = sorted(set(settings.media.formats) - set(ACCEPTED_BY_DEFAULT))
     if rare and settings.engine is EngineKind.UPSTREAM:

@@ -233,7 +233,7 @@ _OF_ENGINE = (
         values="device-ids",
     ),
     _ignored(
-        "not built yet; vision features are cached, the text of a prompt is read anew",
+        "keys and values of finished requests are kept; local.prefix_cache_bytes says how many",
         switches="enable-prefix-caching enable-mamba-shared-prefix-checkpoint",
         values="prefix-caching-hash-algo prefix-cache-retention-interval prefix-match-unit",
     ),
@@ -256,22 +256,22 @@ _OF_ENGINE = (
             kda-decode-backend kda-prefill-backend sparse-indexer-topk-backend replayssm-buffer-len model-impl""",
     ),
     _ignored(
-        "requests run one at a time, as they come, each prefilled at once",
+        "prompts are always cut at --max-num-batched-tokens",
         switches="""
             enable-chunked-prefill async-scheduling disable-chunked-mm-input scheduler-reserve-full-isl
             long-prefill-token-threshold-adaptive""",
         values="""
-            max-num-batched-tokens max-num-scheduled-tokens max-num-active-seqs long-prefill-token-threshold
+            max-num-scheduled-tokens max-num-active-seqs long-prefill-token-threshold
             prefill-schedule-interval scheduling-policy=fcfs max-num-partial-prefills max-long-partial-prefills
             num-scheduler-steps preemption-mode scheduler-delay-factor""",
     ),
     _ignored(
-        "the KV cache has no blocks and grows with its request; --gpu-memory-utilization limits the device",
+        "the KV cache has no blocks; --kv-cache-memory-bytes bounds it, --gpu-memory-utilization the device",
         switches="""
             disable-hybrid-kv-cache-manager kv-sharing-fast-prefill kv-cache-metrics disable-sliding-window
             use-v2-block-manager""",
         values="""
-            block-size swap-space num-gpu-blocks-override kv-cache-memory-bytes watermark kv-cache-metrics-sample
+            block-size swap-space num-gpu-blocks-override watermark kv-cache-metrics-sample
             mamba-block-size mamba-cache-dtype mamba-cache-mode mamba-ssm-cache-dtype""",
     ),
     _ignored(

@@ -65,7 +65,8 @@ async def test_a_receipt_is_read_only_when_it_is_cut_into_tiles(client: OpenAI, 
         between = await _encoded_tiles(demo_url)
         high = complete(client, about([receipt], "What is the total?", detail="high"))
         after = await _encoded_tiles(demo_url)
-        assert (between - before, after - between) == (1, 5)
+        assert between - before == 1
+        assert 1 < after - between <= 5  # five tiles, those that look alike or were seen before encoded once
         assert low.usage.prompt_tokens_details.image_tokens == 16
         assert high.usage.prompt_tokens_details.image_tokens == 80
         whole += receipt.total in low.choices[0].message.content

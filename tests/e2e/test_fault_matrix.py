@@ -55,7 +55,7 @@ INJECTIONS: dict[str, dict[str, str]] = {
     Phase.UPLOAD: {},
     Phase.MEDIA_LOAD: delays(media_load=HOLD_S),
     Phase.PREPROCESS: delays(preprocess=HOLD_S),
-    Phase.QUEUE: slow_decode(HOLD_TOKEN_S),  # its requests wait for one that decodes
+    Phase.QUEUE: {**slow_decode(HOLD_TOKEN_S), "OPSIN_LOCAL__MAX_NUM_SEQS": "1"},  # it waits for one that decodes
     Phase.VISION_ENCODE: delays(vision_encode=HOLD_LATE_S),
     Phase.PREFILL: delays(prefill=HOLD_LATE_S),
     Phase.DECODE: slow_decode(HOLD_TOKEN_S),

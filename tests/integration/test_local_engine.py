@@ -7,20 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 import signal
 import sys
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any, cast
 
 import psutil
 import pytest
 import pytest_asyncio
-import torch
-from transformers import AutoModelForImageTextToText, Idefics3Config
 
 from opsin.core.errors import ConfigError, ContextLengthExceeded, EngineError
 from opsin.core.stages import Stage
@@ -37,13 +33,20 @@ from opsin.engine.local.config import LocalEngineConfig
 from opsin.engine.local.engine import LocalEngine
 from opsin.media.types import RenderedPicture
 from opsin.vision.plan import Size
+from tests.tiny import EOS, MAX_MODEL_LEN, TILE, TOKENS_PER_TILE, Reference, config_of, picture, prompt
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-TILE, TOKENS_PER_TILE, VOCABULARY, IMAGE, EOS = 32, 4, 96, 90, 91
-MAX_MODEL_LEN = 160
 ENCODE_DELAY_S = 0.05
 STEP_DELAY_S = 0.02
+
+
+def slow(folder: Path, **changes: object) -> LocalEngineConfig:
+    """Slow enough to be watched, and one request at a time."""
+    faults = {"delays": {Stage.VISION_ENCODE: ENCODE_DELAY_S}, "step_delay_s": STEP_DELAY_S, "max_num_seqs": 1}
+    return config_of(folder, **{**faults, **changes})
+
+
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12)
 
 
@@ -57,84 +60,8 @@ class Ids:
         return ""
 
 
-class Reference:
-    """The same checkpoint inside the test's process."""
-
-    def __init__(self, folder: Path) -> None:
-        torch.set_num_threads(1)
-        torch.manual_seed(0)
-        make_config: Any = Idefics3Config  # the library's own signature is incomplete
-        config = make_config(
-            vision_config={
-                "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,
-                "image_size": TILE, "patch_size": 8,
-            },
-            text_config={
-                "model_type": "llama", "vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 64,
-                "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16,
-                "max_position_embeddings": 256, "bos_token_id": 1, "eos_token_id": EOS, "pad_token_id": 0,
-            },
-            scale_factor=2,
-            image_token_id=IMAGE,
-            pad_token_id=0,
-            tie_word_embeddings=False,
-        )  # fmt: skip
-        self.model = cast("Any", AutoModelForImageTextToText.from_config(config, dtype=torch.float32))
-        with torch.no_grad():
-            # At the usual 0.02 the picture hardly moves the logits, and a wrong feature would go unseen.
-            parameters: list[torch.Tensor] = list(self.model.parameters())
-            for parameter in parameters:
-                if parameter.ndim >= 2:
-                    parameter.normal_(std=0.3)
-        self.model.generation_config.eos_token_id = EOS
-        self.model.eval()
-        self.model.save_pretrained(folder)
-        self.folder = folder
-
-    def greedy(self, ids: tuple[int, ...], pictures: tuple[Picture, ...], max_tokens: int = 12) -> list[int]:
-        """New tokens of ``generate``, end of sequence included."""
-        tiles = [torch.frombuffer(bytearray(rendered.pixels), dtype=torch.uint8) for rendered in _rendered(pictures)]
-        inputs: dict[str, Any] = {}
-        if tiles:
-            pixels = torch.cat(tiles).view(1, -1, TILE, TILE, 3).permute(0, 1, 4, 2, 3).float()
-            inputs["pixel_values"] = (pixels / 255 - 0.5) / 0.5
-        prompt = torch.tensor([ids])
-        output = self.model.generate(
-            input_ids=prompt,
-            attention_mask=torch.ones_like(prompt),
-            do_sample=False,
-            max_new_tokens=max_tokens,
-            **inputs,
-        )
-        return output[0, len(ids) :].tolist()
-
-
-def _rendered(pictures: tuple[Picture, ...]) -> Iterator[RenderedPicture]:
-    for one in pictures:
-        assert one.rendered is not None
-        yield one.rendered
-
-
-def picture(seed: int, num_tiles: int = 1) -> Picture:
-    pixels = random.Random(seed).randbytes(num_tiles * TILE * TILE * 3)
-    return Picture(
-        key=f"key-{seed}-{num_tiles}",
-        image_tokens=num_tiles * TOKENS_PER_TILE,
-        num_tiles=num_tiles,
-        rendered=RenderedPicture(pixels, num_tiles, Size(TILE, TILE)),
-    )
-
-
 def without_pixels(one: Picture) -> Picture:
     return Picture(key=one.key, image_tokens=one.image_tokens, num_tiles=one.num_tiles)
-
-
-def prompt(*pictures: Picture, text: int = 6) -> tuple[int, ...]:
-    """Text, then every picture's slot followed by text."""
-    ids = [2 + index % 18 for index in range(text)]
-    for index, one in enumerate(pictures):
-        ids += [IMAGE] * (one.image_tokens or 0) + [20 + index, 30 + index]
-    return tuple(ids)
 
 
 _names = (f"request-{number}" for number in range(10**6))
@@ -186,26 +113,9 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Reference:
     return Reference(tmp_path_factory.mktemp("tiny-idefics3"))
 
 
-def config_of(folder: Path, **changes: object) -> LocalEngineConfig:
-    values: dict[str, object] = {
-        "model_path": folder,
-        "model_type": "idefics3",
-        "image_token_id": IMAGE,
-        "eos_token_ids": (EOS,),
-        "image_mean": (0.5, 0.5, 0.5),
-        "image_std": (0.5, 0.5, 0.5),
-        "max_model_len": MAX_MODEL_LEN,
-        "device": "cpu",
-        "num_threads": 1,
-        "delays": {Stage.VISION_ENCODE: ENCODE_DELAY_S},
-        "step_delay_s": STEP_DELAY_S,
-    }
-    return LocalEngineConfig.model_validate({**values, **changes})
-
-
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def engine(reference: Reference) -> AsyncGenerator[LocalEngine, None]:
-    engine = LocalEngine(config_of(reference.folder), Ids)
+    engine = LocalEngine(slow(reference.folder), Ids)
     assert engine.unready_reason() == "the engine has not been started"
     await engine.start()
     yield engine
@@ -387,16 +297,16 @@ async def test_a_bug_in_one_request_leaves_the_engine_alive(engine: LocalEngine)
 
 
 async def test_another_model_type_is_refused_by_name(reference: Reference):
-    engine = LocalEngine(config_of(reference.folder, model_type="llava"), Ids)
-    with pytest.raises(ConfigError, match="'llava' is not served by the local engine"):
+    engine = LocalEngine(slow(reference.folder, model_type="mllama"), Ids)
+    with pytest.raises(ConfigError, match="'mllama' is not served by the local engine"):
         await engine.start()
-    assert "'llava'" in (engine.unready_reason() or "")
+    assert "'mllama'" in (engine.unready_reason() or "")
     await engine.close()
 
 
 async def test_a_start_that_takes_too_long_leaves_no_process(reference: Reference):
     before = {child.pid for child in children()}
-    engine = LocalEngine(config_of(reference.folder, start_timeout_s=0.1), Ids)
+    engine = LocalEngine(slow(reference.folder, start_timeout_s=0.1), Ids)
     with pytest.raises(EngineError) as caught:
         await engine.start()
     assert caught.value.code == "engine_start_timeout"

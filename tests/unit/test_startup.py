@@ -144,10 +144,6 @@ def test_metrics_need_another_port() -> None:
     assert problems(gateway={"metrics_port": 0, "port": 0}) == []
 
 
-def test_what_is_not_built_yet_is_said() -> None:
-    assert notices(local={"max_num_seqs": 16}) == ["--max-num-seqs: ignored; requests run one at a time"]
-
-
 def test_a_context_beyond_the_models_own_is_refused() -> None:
     assert problems(max_model_len=8192) == []
     assert problems(max_model_len=8193) == ["--max-model-len 8193: demo has positions for 8192 tokens"]

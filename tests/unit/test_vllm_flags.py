@@ -44,10 +44,10 @@ def test_each_takes_its_own_words() -> None:
 
 
 def test_flags_with_one_reason_are_told_together() -> None:
-    ignored = ("--enforce-eager", "--max-num-batched-tokens", "8192", "-O3", "--seed=7", "--compilation-config", "{}")
+    ignored = ("--enforce-eager", "--max-num-partial-prefills", "2", "-O3", "--seed=7", "--compilation-config", "{}")
     assert notices(*ignored) == [
         "--enforce-eager, -O, --compilation-config: ignored; nothing is compiled or captured here",
-        "--max-num-batched-tokens: ignored; requests run one at a time, as they come, each prefilled at once",
+        "--max-num-partial-prefills: ignored; prompts are always cut at --max-num-batched-tokens",
         "--seed: ignored; sampling is seeded by 'seed' of the request alone",
     ]
     (text,) = problems("--enable-lora", "--lora-modules", "a=b", "c=d", "--max-loras", "2")

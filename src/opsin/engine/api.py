@@ -164,7 +164,9 @@ class EngineStats:
     waiting: int
     kv_tokens: int | None = None
     kv_image_tokens: int | None = None
-    cache_bytes: int | None = None
+    cache_bytes: int | None = None  # vision features
+    prefix_cache_bytes: int | None = None  # keys and values of finished requests
+    kv_cache_bytes: int | None = None  # allocated for those of running ones
     process_memory_bytes: int | None = None
     device_memory_bytes: int | None = None
 

@@ -79,7 +79,7 @@ class Metrics:
         self.running = Gauge("opsin_num_requests_running", "Requests in the engine's batch", registry=self.registry)
         self.waiting = Gauge("opsin_num_requests_waiting", "Requests that wait for the engine", registry=self.registry)
         self.memory = Gauge(
-            "opsin_memory_bytes", "Resident memory per process, and device memory", labelnames=["where"],
+            "opsin_memory_bytes", "Resident memory per process, device memory, caches in either", labelnames=["where"],
             registry=self.registry,
         )  # fmt: skip
         self.load_time = Gauge("opsin_model_load_seconds", "Time the model took to load", registry=self.registry)

@@ -51,9 +51,9 @@ def _in_gateway(_: object, conversation: object, *__: object) -> None:
         threading.Thread(target=_fail, args=(conversation,)).start()
 
 
-def _in_engine(_: object, sequence: Any) -> None:
-    if sequence.sampling.max_tokens == MAX_TOKENS_OF_A_BUG:
-        _fail(sequence)
+def _in_engine(_: object, chunk: Any) -> None:
+    if chunk.sequence.sampling.max_tokens == MAX_TOKENS_OF_A_BUG:
+        _fail(chunk.sequence)
 
 
 def _in_render_worker(data: bytes, header: Any, *_: object) -> None:
@@ -63,5 +63,5 @@ def _in_render_worker(data: bytes, header: Any, *_: object) -> None:
 
 _sabotage(Auth, "tenant", _in_route)
 _sabotage(PromptBuilder, "build", _in_gateway)
-_sabotage(EngineCore, "_prefill", _in_engine)
+_sabotage(EngineCore, "_prefill_chunk", _in_engine)
 _sabotage(render, "render", _in_render_worker)

@@ -12,8 +12,9 @@ from opsin.engine.local.core import EngineCore
 from opsin.engine.local.faults import FaultyRunner
 from opsin.engine.local.feature_cache import FeatureCache
 from opsin.engine.local.messages import Ended, Submit
-from opsin.engine.local.scheduler import SequentialScheduler
-from tests.unit.engine.test_local_core import EOS, IMAGE, ScriptedRunner
+from opsin.engine.local.prefix_cache import PrefixCache
+from opsin.engine.local.scheduler import ContinuousScheduler
+from tests.unit.engine.test_local_core import EOS, IMAGE, ScriptedRunner, limits_of
 
 NUM_TOKENS = 6
 DELAY_S = 0.05
@@ -31,7 +32,7 @@ def stages_of_an_answer(delays: dict[Stage, float], step_delay_s: float = 0.0) -
         max_model_len=100,
     )
     runner = FaultyRunner(ScriptedRunner(NUM_TOKENS), delays, {}, step_delay_s)
-    core = EngineCore(config, runner, SequentialScheduler(), FeatureCache(0))
+    core = EngineCore(config, runner, ContinuousScheduler(limits_of()), FeatureCache(0), PrefixCache(0, 1))
     ended: list[Ended] = []
     for request_id in ("first", "second"):
         core.submit(Submit(request_id, "scope", (1, 2), (), SamplingParams(), time.monotonic()))

@@ -1,17 +1,28 @@
 from __future__ import annotations
 
-from opsin.engine.local.feature_cache import FeatureCache, Features
+from opsin.engine.local.feature_cache import FeatureCache, Features, PictureUnits
 
 
 def features(size_bytes: int = 10) -> Features:
     return Features(value=object(), size_bytes=size_bytes, num_tokens=1)
 
 
+def whole(key: str) -> PictureUnits:
+    """A picture that is one unit of the same name."""
+    return PictureUnits(key, (key,))
+
+
+def put(cache: FeatureCache, request_id: str, key: str, size_bytes: int = 10, scope: str = "scope") -> Features:
+    stored = features(size_bytes)
+    cache.store(request_id, scope, key, stored, [whole(key)])
+    return stored
+
+
 def filled(*keys: str, capacity_bytes: int = 30) -> FeatureCache:
     """Ten bytes per key, no leases."""
     cache = FeatureCache(capacity_bytes)
     for key in keys:
-        cache.store("writer", "scope", key, features())
+        put(cache, "writer", key)
         cache.release("writer")
     return cache
 
@@ -30,8 +41,7 @@ def test_reserve_leases_what_exists_and_counts_the_lookup():
 
 def test_take_gives_the_stored_object_and_counts_nothing():
     cache = FeatureCache(100)
-    stored = features()
-    cache.store("writer", "scope", "a", stored)
+    stored = put(cache, "writer", "a")
     assert cache.take("reader", "a") is stored
     assert cache.take("reader", "b") is None
     assert (cache.hits, cache.misses) == (0, 0)
@@ -40,7 +50,7 @@ def test_take_gives_the_stored_object_and_counts_nothing():
 def test_the_least_recently_used_goes_first():
     cache = filled("a", "b", "c")
     found(cache, "a")
-    cache.store("writer", "scope", "d", features())
+    put(cache, "writer", "d")
     assert found(cache, "a", "b", "c", "d") == {"a", "c", "d"}
     assert cache.size_bytes == 30
 
@@ -48,15 +58,14 @@ def test_the_least_recently_used_goes_first():
 def test_leased_features_are_not_evicted():
     cache = filled("a", "b", "c")
     cache.reserve("r", ("a", "b"))
-    cache.store("writer", "scope", "d", features())
+    put(cache, "writer", "d")
     assert found(cache, "a", "b", "c", "d") == {"a", "b", "d"}
 
 
 def test_what_finds_no_room_lives_for_its_request_only():
     cache = filled("a", "b", "c")
     cache.reserve("r", ("a", "b", "c"))
-    stored = features()
-    cache.store("s", "scope", "d", stored)
+    stored = put(cache, "s", "d")
     assert cache.take("s", "d") is stored
     assert found(cache, "d") == set()
     assert cache.size_bytes == 30
@@ -66,7 +75,7 @@ def test_what_finds_no_room_lives_for_its_request_only():
 
 def test_features_larger_than_the_cache_evict_nothing():
     cache = filled("a")
-    cache.store("writer", "scope", "big", features(31))
+    put(cache, "writer", "big", 31)
     assert found(cache, "a", "big") == {"a"}
 
 
@@ -75,11 +84,11 @@ def test_two_leases_of_one_entry_end_apart():
     cache.reserve("r", ("a",))
     cache.reserve("s", ("a",))
     cache.release("r")
-    cache.store("writer", "scope", "b", features())
+    put(cache, "writer", "b")
     assert found(cache, "a", "b") == {"a"}
     cache.release("s")
     cache.release("unknown")
-    cache.store("writer", "scope", "c", features())
+    put(cache, "writer", "c")
     assert found(cache, "a", "c") == {"c"}
 
 
@@ -88,14 +97,14 @@ def test_reserving_twice_takes_one_lease():
     cache.reserve("r", ("a",))
     cache.reserve("r", ("a",))
     cache.release("r")
-    cache.store("writer", "scope", "b", features())
+    put(cache, "writer", "b")
     assert found(cache, "a", "b") == {"b"}
 
 
 def test_purge_by_scope_and_by_key_stays_inside_the_scope():
     cache = FeatureCache(100)
     for scope, key in (("one", "a"), ("one", "b"), ("two", "c")):
-        cache.store("writer", scope, key, features())
+        put(cache, "writer", key, scope=scope)
     assert cache.purge("two", "a") == 0
     assert cache.purge("one", "a") == 1
     assert found(cache, "a", "b", "c") == {"b", "c"}
@@ -115,5 +124,86 @@ def test_a_purged_entry_serves_its_lease_and_nobody_else():
 
 def test_storing_a_key_again_replaces_it():
     cache = filled("a")
-    cache.store("writer", "scope", "a", features(20))
+    put(cache, "writer", "a", 20)
     assert cache.size_bytes == 20
+
+
+def test_what_was_used_twice_outlives_what_was_not():
+    cache = filled("a", capacity_bytes=50)
+    found(cache, "a")
+    for key in "bcdefgh":
+        put(cache, "writer", key)
+        cache.release("writer")
+    assert found(cache, "a") == {"a"}
+
+
+def test_the_proven_step_back_when_they_are_too_many():
+    cache = filled("a", "b", "c")
+    found(cache, "a")
+    found(cache, "b")
+    found(cache, "c")
+    put(cache, "writer", "d")
+    assert found(cache, "a", "b", "c", "d") == {"b", "c", "d"}
+
+
+def tiled(cache: FeatureCache, request_id: str, key: str, units: str) -> None:
+    """Stores each unit unless it is there."""
+    holder = PictureUnits(key, tuple(units))
+    for unit in units:
+        if cache.take(request_id, unit, holder) is None:
+            cache.store(request_id, "scope", unit, features(), [holder])
+    cache.release(request_id)
+
+
+def test_a_picture_is_found_when_all_of_its_units_are():
+    cache = FeatureCache(100)
+    holder = PictureUnits("a", ("x", "y", "x"))
+    cache.store("r", "scope", "x", features(), [holder])
+    assert found(cache, "a") == set()
+    cache.store("r", "scope", "y", features(), [holder])
+    assert cache.reserve("s", ("a",)) == {"a"}
+    assert cache.leased("s", "a") == holder
+    assert cache.leased("t", "a") is None
+
+
+def test_an_evicted_unit_makes_its_pictures_unknown_and_leaves_the_others():
+    cache = FeatureCache(30)
+    tiled(cache, "r", "a", "xy")
+    put(cache, "s", "b", 20)
+    cache.release("s")
+    assert found(cache, "a", "b") == {"b"}
+    assert cache.take("t", "y") is not None
+    assert cache.purge("scope", "a") == 1
+    assert cache.size_bytes == 20
+
+
+def test_purging_a_picture_leaves_units_that_another_one_holds():
+    cache = FeatureCache(100)
+    tiled(cache, "r", "a", "xy")
+    tiled(cache, "r", "b", "yz")
+    assert cache.purge("scope", "a") == 1
+    assert cache.size_bytes == 20
+    assert found(cache, "a", "b") == {"b"}
+    assert cache.purge("scope", "b") == 1
+    assert cache.size_bytes == 0
+
+
+def test_half_a_picture_can_be_purged():
+    cache = FeatureCache(100)
+    cache.store("r", "scope", "x", features(), [PictureUnits("a", ("x", "y"))])
+    assert cache.purge("scope", "a") == 1
+    assert cache.size_bytes == 0
+
+
+def test_what_is_too_old_is_not_found_and_goes():
+    now = [0.0]
+    cache = FeatureCache(100, ttl_s=10.0, now=lambda: now[0])
+    put(cache, "r", "a")
+    now[0] = 9.0
+    put(cache, "r", "b")
+    cache.release("r")
+    now[0] = 11.0
+    assert found(cache, "a", "b") == {"b"}
+    now[0] = 20.0
+    cache.expire()
+    assert cache.size_bytes == 0

@@ -35,5 +35,5 @@ def test_only_stages_of_the_engine_can_be_delayed():
 
 def test_other_model_types_are_refused_by_name():
     check_supported(config(model_type="smolvlm"))
-    with pytest.raises(ConfigError, match="'llava' is not served by the local engine; supported: idefics3, smolvlm"):
-        check_supported(config(model_type="llava"))
+    with pytest.raises(ConfigError, match="'mllama' is not served by the local engine; supported: gemma3, idefics3"):
+        check_supported(config(model_type="mllama"))

@@ -15,46 +15,68 @@ from opsin.engine.local.config import LocalEngineConfig
 from opsin.engine.local.core import EngineCore
 from opsin.engine.local.feature_cache import FeatureCache, Features
 from opsin.engine.local.messages import Ended, Failed, PictureData, StepOutput, Submit, Tiles
-from opsin.engine.local.runner_api import Encoded, LoadedModel, OutOfMemory
-from opsin.engine.local.scheduler import SequentialScheduler
-from opsin.engine.local.sequence import Sequence
+from opsin.engine.local.prefix_cache import PrefixCache
+from opsin.engine.local.runner_api import Encoded, LoadedModel, OutOfMemory, SavedKv
+from opsin.engine.local.scheduler import ContinuousScheduler, Limits, PrefillChunk
+from opsin.engine.local.sequence import Sequence, Unit
 
 IMAGE, EOS = 5, 9
 
 
 class ScriptedRunner:
-    """Answers 10, 11, 12 … and then EOS; raises what it is told to."""
+    """Answers 10, 11, 12 … and then EOS; raises what it is told to. Pixels name a picture."""
 
     def __init__(self, num_tokens: int = 3) -> None:
         self.num_tokens = num_tokens
         self.encoded: list[str] = []
+        self.prefilled: list[tuple[str, int, int]] = []
+        self.decoded: list[list[str]] = []
+        self.preempted: list[str] = []
         self.released: list[str] = []
         self.error: BaseException | None = None
         self.fails_in: Stage | None = None
-        self.num_features: int | None = None
+        self.fails_for: str | None = None
+        self.num_features = 2
+        self.fails_to_save = False
 
     def load(self, progress: Callable[[str], None]) -> LoadedModel:
-        return LoadedModel("cpu", "float32")
+        return LoadedModel("cpu", "float32", 1, 1000)
 
-    def encode(self, pictures: Seq[PictureData]) -> list[Encoded]:
-        self._maybe_fail(Stage.VISION_ENCODE)
-        self.encoded += [picture.key for picture in pictures]
-        return [
-            Encoded(Features(picture.key, 10, self.num_features or picture.image_tokens), 1, 0.25)
-            for picture in pictures
-        ]
+    def set_kv_capacity(self, tokens: int) -> None:
+        pass
 
-    def prefill(self, sequence: Sequence) -> int:
-        self._maybe_fail(Stage.PREFILL)
-        assert [features.value for features in sequence.features] == [picture.key for picture in sequence.pictures]
-        return self._next(sequence)
+    def encode(self, units: Seq[Unit]) -> list[Encoded]:
+        names = [named(unit) for unit in units]
+        self._maybe_fail(Stage.VISION_ENCODE, names)
+        self.encoded += names
+        return [Encoded(Features(name, 10, self.num_features), 1, 0.25) for name in names]
+
+    def prefill(self, chunk: PrefillChunk) -> int | None:
+        sequence = chunk.sequence
+        self._maybe_fail(Stage.PREFILL, [sequence.id])
+        for part in sequence.features_between(chunk.start, chunk.stop):
+            assert part.features.value
+        self.prefilled.append((sequence.id, chunk.start, chunk.stop))
+        return self._next(sequence) if chunk.is_last else None
 
     def decode(self, sequences: Seq[Sequence]) -> list[int]:
-        self._maybe_fail(Stage.DECODE)
+        self._maybe_fail(Stage.DECODE, [sequence.id for sequence in sequences])
+        self.decoded.append([sequence.id for sequence in sequences])
         return [self._next(sequence) for sequence in sequences]
+
+    def save(self, sequence: Sequence) -> SavedKv:
+        if self.fails_to_save:
+            raise KeyError("bug")
+        return SavedKv(sequence.id, sequence.num_computed)
+
+    def preempt(self, sequence: Sequence) -> None:
+        self.preempted.append(sequence.id)
 
     def release(self, sequence: Sequence) -> None:
         self.released.append(sequence.id)
+
+    def kv_bytes(self) -> int:
+        return 0
 
     def memory_bytes(self) -> int | None:
         return None
@@ -63,15 +85,20 @@ class ScriptedRunner:
         done = len(sequence.output_ids)
         return 10 + done if done < self.num_tokens else EOS
 
-    def _maybe_fail(self, stage: Stage) -> None:
-        if self.error is not None and self.fails_in is stage:
+    def _maybe_fail(self, stage: Stage, names: list[str]) -> None:
+        if self.error is not None and self.fails_in is stage and self.fails_for in (None, *names):
             raise self.error
 
 
-class Bench:
-    """A core with its parts at hand."""
+def named(unit: Unit) -> str:
+    assert unit.tiles is not None
+    return unit.tiles.pixels[:1].decode()
 
-    def __init__(self, num_tokens: int = 3) -> None:
+
+class Bench:
+    """A core with its parts at hand; one request at a time unless told otherwise."""
+
+    def __init__(self, num_tokens: int = 3, prefix_bytes: int = 0, **limits: int) -> None:
         self.runner = ScriptedRunner(num_tokens)
         self.cache = FeatureCache(1000)
         config = LocalEngineConfig(
@@ -81,9 +108,10 @@ class Bench:
             eos_token_ids=(EOS,),
             image_mean=(0.5, 0.5, 0.5),
             image_std=(0.5, 0.5, 0.5),
-            max_model_len=20,
+            max_model_len=limits.pop("max_model_len", 20),
         )
-        self.core = EngineCore(config, self.runner, SequentialScheduler(), self.cache)
+        self.scheduler = ContinuousScheduler(limits_of(**limits))
+        self.core = EngineCore(config, self.runner, self.scheduler, self.cache, PrefixCache(prefix_bytes, 1))
 
     def run(self) -> StepOutput:
         """All steps, as one output."""
@@ -106,8 +134,16 @@ class Bench:
         return failed
 
 
-def picture(key: str, *, known: bool = False) -> PictureData:
-    return PictureData(key, 2, None if known else Tiles(bytes(12), 1, 2, 2))
+def limits_of(**limits: int) -> Limits:
+    values = {"max_num_seqs": 1, "max_num_batched_tokens": 100, "max_num_encoder_tokens": 1, "kv_capacity_tokens": 1000}
+    return Limits(**{**values, **limits})
+
+
+def picture(key: str, *, tiles: str | None = None, known: bool = False) -> PictureData:
+    """Every tile is 1x1 pixel, named by one character of ``tiles``, and has two tokens."""
+    names = key if tiles is None else tiles
+    pixels = b"".join(name.encode() * 3 for name in names)
+    return PictureData(key, 2 * len(names), None if known else Tiles(pixels, len(names), 1, 1))
 
 
 def submit(name: str = "r", *pictures: PictureData, text: int = 3, **sampling: object) -> Submit:
@@ -268,3 +304,211 @@ def test_purge_of_another_scope_leaves_a_request_alone():
     bench.core.purge("other", None)
     bench.only_end()
     assert bench.cache.reserve("later", ("a",)) == {"a"}
+
+
+def test_sequences_of_different_length_share_a_decode_step():
+    bench = Bench(max_num_seqs=3)
+    for name, text in (("one", 3), ("two", 7), ("three", 5)):
+        bench.core.submit(submit(name, text=text))
+    assert len(bench.run().ended) == 3
+    assert bench.runner.decoded[0] == ["one", "two", "three"]
+    assert len(bench.runner.decoded) == 3
+
+
+def test_a_request_joins_while_another_decodes():
+    bench = Bench(num_tokens=10, max_num_seqs=2)
+    bench.core.submit(submit("one"))
+    bench.core.step()
+    bench.core.submit(submit("two", max_tokens=2))
+    bench.run()
+    assert ["one", "two"] in bench.runner.decoded
+    assert bench.runner.decoded[-1] == ["one"]
+
+
+def test_a_picture_that_many_want_is_encoded_once():
+    bench = Bench(max_num_seqs=8)
+    for index in range(8):
+        bench.core.submit(submit(f"r{index}", picture("a", tiles="xyz")))
+    ended = bench.run().ended
+    assert bench.runner.encoded == ["x", "y", "z"]
+    assert len(ended) == 8
+    assert sorted(len(one.encoded_pictures_s) for one in ended) == [0] * 7 + [1]
+
+
+def test_the_encoder_time_of_a_picture_is_that_of_its_tiles():
+    bench = Bench()
+    bench.core.submit(submit("r", picture("a", tiles="xyz"), picture("b", tiles="zw")))
+    assert bench.only_end().encoded_pictures_s == (0.75, 0.25)
+
+
+def test_only_the_tiles_that_changed_are_encoded():
+    bench = Bench()
+    bench.core.submit(submit("one", picture("a", tiles="wxyz")))
+    bench.run()
+    bench.core.submit(submit("two", picture("b", tiles="wxqz")))
+    bench.run()
+    assert bench.runner.encoded == ["w", "x", "y", "z", "q"]
+    assert bench.cache.reserve("probe", ("a", "b")) == {"a", "b"}
+
+
+def test_tiles_of_another_scope_are_not_found():
+    bench = Bench()
+    first = submit("one", picture("a", tiles="x"))
+    bench.core.submit(first)
+    bench.run()
+    bench.core.submit(Submit("two", "other", first.prompt_ids, first.pictures, first.sampling, 0.0))
+    bench.run()
+    assert bench.runner.encoded == ["x", "x"]
+
+
+def test_a_micro_batch_takes_tiles_of_several_requests():
+    bench = Bench(max_num_seqs=2, max_num_encoder_tokens=6)
+    bench.core.submit(submit("one", picture("a", tiles="wx")))
+    bench.core.submit(submit("two", picture("b", tiles="yz")))
+    bench.core.step()
+    assert bench.runner.encoded == ["w", "x", "y"]
+    assert len(bench.run().ended) == 2
+
+
+def test_while_somebody_decodes_a_step_has_one_unit_or_one_prompt():
+    bench = Bench(num_tokens=50, max_num_seqs=3, max_model_len=100)
+    bench.core.submit(submit("stream"))
+    bench.core.step()
+    bench.core.submit(submit("picture", picture("a", tiles="xyz")))
+    bench.core.submit(submit("text"))
+    for _ in range(4):
+        before = len(bench.runner.encoded) + len(bench.runner.prefilled)
+        assert [token.request_id for token in bench.core.step().tokens].count("stream") == 1
+        assert len(bench.runner.encoded) + len(bench.runner.prefilled) == before + 1
+    assert bench.runner.encoded == ["x", "y", "z"]
+
+
+def test_a_long_prompt_is_cut_at_the_budget():
+    bench = Bench(max_num_batched_tokens=4)
+    bench.core.submit(submit("r", picture("a", tiles="xy"), text=7))
+    assert bench.only_end().completion_tokens == 4
+    assert bench.runner.prefilled == [("r", 0, 4), ("r", 4, 8), ("r", 8, 11)]
+
+
+def test_the_youngest_gives_way_when_the_kv_cache_is_full():
+    bench = Bench(num_tokens=30, max_num_seqs=3, kv_capacity_tokens=48, max_model_len=48)
+    for name in ("one", "two", "three"):
+        bench.core.submit(submit(name, text=12))
+    output = bench.run()
+    assert [one.completion_tokens for one in output.ended] == [31, 31, 31]
+    assert {ended.request_id for ended in output.ended} == {"one", "two", "three"}
+    assert bench.runner.preempted[0] == "three"
+    for name in ("one", "two", "three"):
+        tokens = [token.token_id for token in output.tokens if token.request_id == name]
+        assert tokens == list(range(10, 40))
+    assert bench.runner.prefilled.count(("three", 0, 12)) == 1
+
+
+def test_a_waiting_prompt_does_not_start_when_it_does_not_fit():
+    bench = Bench(num_tokens=2, max_num_seqs=2, kv_capacity_tokens=32, max_model_len=32)
+    bench.core.submit(submit("one", text=20))
+    bench.core.submit(submit("two", text=3))
+    bench.run()
+    assert all(len(names) == 1 for names in bench.runner.decoded)
+
+
+def test_no_memory_to_decode_costs_nobody_anything_but_time():
+    bench = Bench(max_num_seqs=2)
+    bench.core.submit(submit("one"))
+    bench.core.submit(submit("two"))
+    bench.core.step()
+    bench.runner.error, bench.runner.fails_in = OutOfMemory(), Stage.DECODE
+    assert bench.core.step().failed == ()
+    bench.runner.error = None
+    assert bench.runner.preempted == ["two"]
+    assert [ended.completion_tokens for ended in bench.run().ended] == [4, 4]
+
+
+@pytest.mark.parametrize("stage", [Stage.VISION_ENCODE, Stage.PREFILL, Stage.DECODE])
+def test_a_bug_in_a_batch_costs_only_its_cause(stage: Stage):
+    bench = Bench(max_num_seqs=3, max_num_encoder_tokens=10)
+    bench.runner.error, bench.runner.fails_in = KeyError("bug"), stage
+    bench.runner.fails_for = "y" if stage is Stage.VISION_ENCODE else "two"
+    for name, tile in (("one", "x"), ("two", "y"), ("three", "z")):
+        bench.core.submit(submit(name, picture(name, tiles=tile)))
+    output = bench.run()
+    assert [failed.request_id for failed in output.failed] == ["two"]
+    assert {ended.request_id for ended in output.ended} == {"one", "three"}
+
+
+def conversation(name: str, *more: int) -> Submit:
+    """A picture first, then text; ``more`` is what the next turn adds."""
+    prompt = (1, IMAGE, IMAGE, *range(20, 36), *more)
+    return Submit(name, "scope", prompt, (picture("a"),), SamplingParams(), 0.0)
+
+
+def test_the_next_turn_computes_only_what_is_new():
+    bench = Bench(prefix_bytes=100, max_model_len=100)
+    bench.core.submit(conversation("one"))
+    assert bench.only_end().cached_tokens == 0
+    bench.core.submit(conversation("two", 10, 11, 12, 50))
+    # The first turn's prompt of 19 and its answer; its last token, EOS, was never run.
+    assert bench.only_end().cached_tokens == 22
+    assert bench.runner.prefilled == [("one", 0, 19), ("two", 22, 23)]
+
+
+def test_the_same_prompt_again_computes_its_last_position():
+    bench = Bench(prefix_bytes=100, max_model_len=100)
+    for name in ("one", "two"):
+        bench.core.submit(conversation(name))
+    assert [ended.cached_tokens for ended in bench.run().ended] == [0, 0]
+    bench.core.submit(conversation("three"))
+    assert bench.only_end().cached_tokens == 18
+    assert bench.runner.encoded == ["a"]
+
+
+def test_a_prefix_makes_pictures_needless():
+    bench = Bench(prefix_bytes=100, max_model_len=100)
+    bench.core.submit(conversation("one"))
+    bench.run()
+    bench.cache.purge("scope", "a")
+    bench.core.submit(conversation("two", 10, 11, 12, 50))
+    assert bench.only_end().cached_tokens == 22
+    assert bench.runner.encoded == ["a"]
+
+
+def test_a_prefix_that_cannot_be_kept_costs_no_answer():
+    bench = Bench(prefix_bytes=100, max_num_seqs=2, max_model_len=100)
+    bench.runner.fails_to_save = True
+    for name in ("one", "two"):
+        bench.core.submit(conversation(name))
+    assert [ended.completion_tokens for ended in bench.run().ended] == [4, 4]
+    assert bench.core.stats().prefix_cache_bytes == 0
+
+
+def test_in_a_micro_batch_only_whom_the_encoder_contradicts_fails():
+    bench = Bench(max_num_seqs=2, max_num_encoder_tokens=10)
+    bench.core.submit(submit("one", picture("x")))
+    wrong = PictureData("y", 3, Tiles(b"yyy", 1, 1, 1))
+    bench.core.submit(submit("two", wrong))
+    output = bench.run()
+    assert [failed.request_id for failed in output.failed] == ["two"]
+    assert [(ended.request_id, ended.encoded_tiles) for ended in output.ended] == [("one", 1)]
+    assert bench.runner.encoded == ["x", "y"]
+
+
+@pytest.mark.parametrize("key", ["a", None])
+def test_purge_erases_prefixes_that_saw_the_picture(key: str | None):
+    bench = Bench(prefix_bytes=100, max_model_len=100)
+    bench.core.submit(conversation("one"))
+    bench.run()
+    assert bench.core.stats().prefix_cache_bytes == 22
+    assert bench.core.purge("scope", key) == 2
+    stats = bench.core.stats()
+    assert (stats.cache_bytes, stats.prefix_cache_bytes) == (0, 0)
+    bench.core.submit(conversation("two"))
+    assert bench.only_end().cached_tokens == 0
+
+
+def test_purge_while_a_request_runs_keeps_its_prefix_away():
+    bench = Bench(prefix_bytes=100, max_model_len=100)
+    bench.core.submit(conversation("one"))
+    bench.core.step()
+    bench.core.purge("scope", None)
+    bench.run()
+    assert bench.core.stats().prefix_cache_bytes == 0

@@ -31,7 +31,7 @@ FROM_WORKER: list[m.FromWorker] = [
     m.Purged(2, 0, m.CoreStats()),
     m.StepOutput(
         (m.Token("r", 7),),
-        (m.Ended("r", "cancelled", 3, 1, 0, {Stage.QUEUE: 0.1}, (0.5,), 1),),
+        (m.Ended("r", "cancelled", 3, 1, 0, 0, {Stage.QUEUE: 0.1}, (0.5,), 1),),
         (m.Failed("s", m.WireError(Code.ENGINE_DIED, "no", retry_after_s=1)),),
         m.CoreStats(kv_tokens=3, device_memory_bytes=5),
     ),

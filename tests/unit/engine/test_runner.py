@@ -11,8 +11,10 @@ from transformers.image_transforms import normalize, rescale
 
 from opsin.core.errors import ConfigError
 from opsin.engine.local.config import LocalEngineConfig
+from opsin.engine.local.loading import choose_device, choose_dtype
 from opsin.engine.local.messages import Tiles
-from opsin.engine.local.runner import TransformersRunner, choose_device, choose_dtype, pixel_values
+from opsin.engine.local.pixels import pixel_values
+from opsin.engine.local.runner import TransformersRunner
 
 MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 

@@ -142,3 +142,22 @@ def test_draws_follow_the_distribution():
     assert set(counts) == {0, 1}
     # Three standard deviations of a binomial with p 0.625 are 92.
     assert abs(counts[0] - 2500) < 92
+
+
+@pytest.mark.parametrize(
+    ("expected", "sampling"),
+    [
+        (True, {"temperature": 0.0}),
+        (True, {"temperature": 0.0, "min_tokens": 1}),
+        (False, {"temperature": 0.0, "min_tokens": 2}),
+        (False, {"temperature": 0.0, "repetition_penalty": 1.1}),
+        (False, {"temperature": 0.0, "presence_penalty": 0.1}),
+        (False, {"temperature": 0.0, "frequency_penalty": 0.1}),
+        (False, {"temperature": 0.5}),
+    ],
+)
+def test_where_the_highest_logit_decides_alone(expected: bool, sampling: dict[str, object]):
+    one = sampler((), **sampling)
+    assert one.is_argmax([0]) is expected
+    if expected:
+        assert one.sample(torch.tensor([0.0, 3.0, 1.0, 2.0]), [0]) == 1

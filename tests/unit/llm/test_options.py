@@ -82,7 +82,7 @@ def test_all_that_is_wrong_is_told_at_once(options: dict[str, Any], said: list[s
 
 def test_what_has_no_effect_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     to_settings({"enable_prefix_caching": True})
-    assert "not built yet" in caplog.text
+    assert "local.prefix_cache_bytes" in caplog.text
 
 
 def test_where_a_server_would_listen_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:

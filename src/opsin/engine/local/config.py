@@ -9,9 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_valida
 
 from opsin.core.errors import ConfigError
 from opsin.core.stages import Stage
-
-SUPPORTED_MODEL_TYPES = ("idefics3", "smolvlm")
-"""Families whose encoder seam is tested: ``get_image_features`` in, ``mm_encoder_outputs`` out."""
+from opsin.engine.local.traits import TRAITS
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
 VLLM_DTYPES = {"half": "float16", "float": "float32"}
@@ -31,14 +29,32 @@ class LocalOptions(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    max_num_seqs: int = Field(default=1, gt=0, description="requests in one batch; for now they run one at a time")
+    max_num_seqs: int = Field(default=8, gt=0, description="requests in one batch")
+    max_num_batched_tokens: int | None = Field(
+        default=None, gt=0, description="positions of one step, prompts are cut to it; default: 512 on a CPU, else 4096"
+    )
+    max_num_encoder_tokens: int | None = Field(
+        default=None,
+        gt=0,
+        description="visual tokens of one run of the vision encoder, which takes one tile (of families without "
+        "independent tiles: one picture) at least; default: that one on a CPU, else 4096",
+    )
+    kv_cache_memory_bytes: int | None = Field(
+        default=None, gt=0, description="keys and values of running requests; default: half of the device's free memory"
+    )
     device: Device = Field(default="auto", description="auto takes CUDA, then MPS, then the CPU")
     dtype: Dtype = Field(default="auto", description="auto is the checkpoint's own, where the device is good at it")
-    attn_implementation: Literal["sdpa", "eager"] = Field(default="sdpa", description="of Transformers")
+    attn_implementation: Literal["sdpa", "eager"] = Field(
+        default="sdpa", description="of the vision encoder, by Transformers"
+    )
     gpu_memory_utilization: float | None = Field(
         default=None, gt=0, le=1, description="share of a CUDA device that the engine may take; no effect elsewhere"
     )
     feature_cache_bytes: int = Field(default=256 * 1024**2, ge=0, description="device memory for vision features")
+    prefix_cache_bytes: int = Field(
+        default=256 * 1024**2, ge=0, description="device memory for keys and values of finished requests"
+    )
+    cache_ttl_s: float = Field(default=3600.0, gt=0, description="after which cached features, keys and values go")
     num_threads: int | None = Field(default=None, gt=0, description="of torch on the CPU; default: torch's choice")
     trust_remote_code: bool = Field(default=False, description="run the code that a checkpoint brings along")
     quantization: str | None = Field(
@@ -77,8 +93,7 @@ class LocalEngineConfig(LocalOptions):
 
 def check_supported(config: LocalEngineConfig) -> None:
     """Raises ConfigError for a model type outside the tested list."""
-    if config.model_type not in SUPPORTED_MODEL_TYPES:
+    if config.model_type not in TRAITS:
         raise ConfigError(
-            f"model type {config.model_type!r} is not served by the local engine; "
-            f"supported: {', '.join(SUPPORTED_MODEL_TYPES)}"
+            f"model type {config.model_type!r} is not served by the local engine; supported: {', '.join(TRAITS)}"
         )

@@ -7,43 +7,57 @@ runner is given), no process and no socket.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
 
 from opsin.core.errors import Code, ContextLengthExceeded, EngineError, EngineFault, EngineOutOfMemory, OpsinError
 from opsin.core.stages import Stage
 from opsin.engine.local.config import LocalEngineConfig
-from opsin.engine.local.feature_cache import FeatureCache
+from opsin.engine.local.feature_cache import FeatureCache, Features
 from opsin.engine.local.messages import (
     CoreStats,
     Ended,
     EndReason,
     Failed,
-    PictureData,
     StepOutput,
     Submit,
     Token,
     error_to_wire,
 )
+from opsin.engine.local.prefix_cache import Prefix, PrefixCache, PrefixMatch
 from opsin.engine.local.runner_api import Encoded, OutOfMemory, Runner
-from opsin.engine.local.scheduler import Scheduler
-from opsin.engine.local.sequence import Sequence, StageClock
+from opsin.engine.local.scheduler import EncodeItem, PrefillChunk, Scheduler
+from opsin.engine.local.sequence import Sequence, StageClock, Unit
+from opsin.engine.local.traits import TRAITS
+from opsin.engine.local.units import leased_units_of, units_of
 from opsin.telemetry.logs import Fields, fields
 
 logger = logging.getLogger(__name__)
+
+MIN_PREFIX_TOKENS = 16
+"""Shorter beginnings are not worth keeping."""
+
+_FAULT = "the engine failed on this request; its log has more"
 
 
 class EngineCore:
     """All requests of one model. Not thread-safe; only the feature cache is shared with another thread."""
 
     def __init__(
-        self, config: LocalEngineConfig, runner: Runner, scheduler: Scheduler, feature_cache: FeatureCache
+        self,
+        config: LocalEngineConfig,
+        runner: Runner,
+        scheduler: Scheduler,
+        feature_cache: FeatureCache,
+        prefix_cache: PrefixCache,
     ) -> None:
         self._config = config
+        self._traits = TRAITS[config.model_type]
         self._eos_token_ids = frozenset(config.eos_token_ids)
         self._runner = runner
         self._scheduler = scheduler
         self._feature_cache = feature_cache
+        self._prefix_cache = prefix_cache
         self._tokens: list[Token] = []
         self._ended: list[Ended] = []
         self._failed: list[Failed] = []
@@ -58,8 +72,10 @@ class EngineCore:
         try:
             self._scheduler.add(self._admitted(submit))
         except OpsinError as error:
-            self._feature_cache.release(submit.request_id)
-            self._failed.append(Failed(submit.request_id, error_to_wire(error)))
+            self._refuse(submit, error)
+        except Exception:
+            logger.exception("a bug refused %s", fields(request_id=submit.request_id))
+            self._refuse(submit, EngineFault(_FAULT))
 
     def cancel(self, request_id: str) -> None:
         """Ends a request as cancelled. Unknown ids are fine."""
@@ -69,77 +85,131 @@ class EngineCore:
             self._ended.append(_ended(sequence, "cancelled"))
 
     def purge(self, scope: str, key: str | None) -> int:
-        """Erases features, and keeps those that requests of this moment are about to compute out of the cache."""
+        """Erases what is kept of a picture, or of a scope; what requests of this moment hold goes with them."""
         for sequence in self._scheduler:
             if sequence.scope == scope:
                 sequence.forget(key)
-        return self._feature_cache.purge(scope, key)
+        return self._feature_cache.purge(scope, key) + self._prefix_cache.purge(scope, key)
+
+    def expire(self) -> None:
+        """Erases what has been kept for too long."""
+        self._feature_cache.expire()
+        self._prefix_cache.expire()
 
     def step(self) -> StepOutput:
-        """One picture or one token for every sequence that is scheduled."""
+        """One micro-batch of the encoder or some prefill, and one token for every sequence that decodes."""
         work = self._scheduler.schedule()
-        self._each(work.encode, self._encode)
-        self._each(work.prefill, self._prefill)
+        self._preempt(work.preempt)
+        self._encode(work.encode)
+        self._prefill(work.prefill)
         self._decode(work.decode)
         return self._emit()
 
     def stats(self) -> CoreStats:
         """Gauges of this moment."""
-        prefilled = [sequence for sequence in self._scheduler if sequence.kv_tokens]
+        sequences = list(self._scheduler)
         return CoreStats(
-            kv_tokens=sum(sequence.kv_tokens for sequence in prefilled),
-            kv_image_tokens=sum(sequence.image_tokens for sequence in prefilled),
+            kv_tokens=sum(sequence.num_computed for sequence in sequences),
+            kv_image_tokens=sum(sequence.computed_image_tokens for sequence in sequences),
             cache_bytes=self._feature_cache.size_bytes,
+            prefix_cache_bytes=self._prefix_cache.size_bytes,
+            kv_cache_bytes=self._runner.kv_bytes(),
             device_memory_bytes=self._runner.memory_bytes(),
         )
 
-    def _each(self, sequences: Iterable[Sequence], action: Callable[[Sequence], None]) -> None:
+    def _preempt(self, sequences: tuple[Sequence, ...]) -> None:
         for sequence in sequences:
-            self._guarded((sequence,), lambda sequence=sequence: action(sequence))
+            logger.info("preempted %s", _ids((sequence,)))
+            self._runner.preempt(sequence)
+            sequence.num_computed = 0
 
-    def _encode(self, sequence: Sequence) -> None:
-        """Takes what the cache has, then encodes at most one picture: a cancellation is seen between two."""
-        self._take_cached(sequence)
-        if sequence.next_stage is not Stage.VISION_ENCODE:
-            return
-        picture = sequence.next_picture
-        if picture.tiles is None:
-            raise EngineError(
-                "the reserved picture features are gone, because the engine restarted; send the request again",
-                code=Code.ENGINE_FEATURES_LOST,
-            )
-        sequence.clock.charge(Stage.QUEUE)
-        (encoded,) = self._runner.encode((picture,))
-        sequence.clock.charge(Stage.VISION_ENCODE)
-        _check_features(sequence, picture, encoded)
-        sequence.encoded_pictures_s.append(encoded.seconds)
-        sequence.encoded_tiles += encoded.num_tiles
-        sequence.features.append(encoded.features)
-        if picture.key not in sequence.uncached_keys:
-            self._feature_cache.store(sequence.id, sequence.scope, picture.key, encoded.features)
-        self._take_cached(sequence)
-
-    def _take_cached(self, sequence: Sequence) -> None:
-        while sequence.next_stage is Stage.VISION_ENCODE:
-            features = self._feature_cache.take(sequence.id, sequence.next_picture.key)
-            if features is None:
+    def _encode(self, items: tuple[EncodeItem, ...]) -> None:
+        """A micro-batch; one that fails runs again unit by unit, so that it costs nobody but its cause."""
+        if len(items) > 1:
+            try:
+                encoded = self._run_encoder(items)
+            except Exception as error:
+                logger.warning("encoding %d units failed (%s); one by one now", len(items), type(error).__name__)
+            else:
+                for item, result in zip(items, encoded, strict=True):
+                    self._guarded(item.sequence, lambda item=item, result=result: self._accept(item, result))
                 return
-            sequence.features.append(features)
+        for item in items:
+            self._guarded(item.sequence, lambda item=item: self._accept(item, *self._run_encoder((item,))))
 
-    def _prefill(self, sequence: Sequence) -> None:
-        sequence.clock.charge(Stage.QUEUE)
-        token = self._runner.prefill(sequence)
-        sequence.clock.charge(Stage.PREFILL)
-        self._append(sequence, token)
+    def _run_encoder(self, items: tuple[EncodeItem, ...]) -> list[Encoded]:
+        owners = {id(item.sequence): item.sequence for item in items}.values()
+        for sequence in owners:
+            sequence.clock.charge(Stage.QUEUE)
+        encoded = self._runner.encode([item.unit for item in items])
+        for sequence in owners:
+            sequence.clock.charge(Stage.VISION_ENCODE)
+        return encoded
+
+    def _accept(self, item: EncodeItem, encoded: Encoded) -> None:
+        """Raises EngineFault where the encoder contradicts the plan."""
+        _check_features(item, encoded)
+        sequence, picture = item.sequence, item.unit.picture
+        sequence.encoded_tiles += encoded.num_tiles
+        sequence.encoded_pictures_s[picture] = sequence.encoded_pictures_s.get(picture, 0.0) + encoded.seconds
+        self._hand_out(item.unit.key, encoded.features)
+
+    def _hand_out(self, unit_key: str, features: Features) -> None:
+        """To everybody who waits for this unit, so that nobody encodes it a second time."""
+        wanting = [sequence for sequence in self._scheduler if any(unit.key == unit_key for unit in sequence.units)]
+        keeping = [(sequence, sequence.holders(unit_key)) for sequence in wanting]
+        for sequence in wanting:
+            sequence.features[unit_key] = features
+        stored = False
+        for sequence, holders in keeping:
+            if not holders:  # purged meanwhile
+                continue
+            if stored:
+                for holder in holders:
+                    self._feature_cache.take(sequence.id, unit_key, holder)
+            else:
+                self._feature_cache.store(sequence.id, sequence.scope, unit_key, features, holders)
+                stored = True
+
+    def _prefill(self, chunks: tuple[PrefillChunk, ...]) -> None:
+        for chunk in chunks:
+            self._guarded(chunk.sequence, lambda chunk=chunk: self._prefill_chunk(chunk))
+
+    def _prefill_chunk(self, chunk: PrefillChunk) -> None:
+        sequence = chunk.sequence
+        sequence.clock.charge(Stage.DECODE if sequence.output_ids else Stage.QUEUE)
+        token = self._runner.prefill(chunk)
+        sequence.clock.charge(Stage.DECODE if sequence.output_ids else Stage.PREFILL)
+        if not sequence.output_ids:
+            sequence.num_cached = sequence.skipped
+        sequence.num_computed = chunk.stop
+        if token is not None:
+            sequence.drop_pixels()
+            self._append(sequence, token)
 
     def _decode(self, sequences: tuple[Sequence, ...]) -> None:
-        if sequences:
-            self._guarded(sequences, lambda: self._decode_batch(sequences))
+        """One token each. When there is no memory, the youngest makes room; after any other error, one by one."""
+        if len(sequences) > 1:
+            try:
+                tokens = self._runner.decode(sequences)
+            except (OutOfMemory, MemoryError):
+                return self._preempt(sequences[-1:])
+            except Exception as error:
+                logger.warning("decoding %d sequences failed (%s)", len(sequences), type(error).__name__)
+            else:
+                for sequence, token in zip(sequences, tokens, strict=True):
+                    self._advance(sequence, token)
+                return None
+        for sequence in sequences:
+            self._guarded(
+                sequence, lambda sequence=sequence: self._advance(sequence, *self._runner.decode((sequence,)))
+            )
+        return None
 
-    def _decode_batch(self, sequences: tuple[Sequence, ...]) -> None:
-        for sequence, token in zip(sequences, self._runner.decode(sequences), strict=True):
-            sequence.clock.charge(Stage.DECODE)
-            self._append(sequence, token)
+    def _advance(self, sequence: Sequence, token: int) -> None:
+        sequence.clock.charge(Stage.DECODE)
+        sequence.num_computed += 1
+        self._append(sequence, token)
 
     def _append(self, sequence: Sequence, token: int) -> None:
         sequence.output_ids.append(token)
@@ -155,30 +225,66 @@ class EngineCore:
         self._tokens, self._ended, self._failed = [], [], []
         return output
 
-    def _guarded(self, sequences: Seq[Sequence], action: Callable[[], None]) -> None:
-        """The engine loop's border: whatever goes wrong costs these sequences and nobody else."""
+    def _guarded(self, sequence: Sequence, action: Callable[[], None]) -> None:
+        """The engine loop's border: whatever goes wrong costs this sequence and nobody else."""
         try:
             action()
         except OpsinError as error:
-            self._fail(sequences, error)
+            self._fail(sequence, error)
         except (OutOfMemory, MemoryError):
-            logger.warning("out of memory %s", _ids(sequences))
-            self._fail(sequences, EngineOutOfMemory("the engine ran out of memory", retry_after_s=1))
+            logger.warning("out of memory %s", _ids((sequence,)))
+            self._fail(sequence, EngineOutOfMemory("the engine ran out of memory", retry_after_s=1))
         except Exception:
-            logger.exception("a bug failed %s", _ids(sequences))
-            self._fail(sequences, EngineFault("the engine failed on this request; its log has more"))
+            logger.exception("a bug failed %s", _ids((sequence,)))
+            self._fail(sequence, EngineFault(_FAULT))
 
-    def _fail(self, sequences: Seq[Sequence], error: OpsinError) -> None:
-        for sequence in sequences:
-            if self._remove(sequence.id) is not None:
-                self._failed.append(Failed(sequence.id, error_to_wire(error)))
+    def _fail(self, sequence: Sequence, error: OpsinError) -> None:
+        if self._remove(sequence.id, keep=False) is not None:
+            self._failed.append(Failed(sequence.id, error_to_wire(error)))
 
-    def _remove(self, request_id: str) -> Sequence | None:
+    def _refuse(self, submit: Submit, error: OpsinError) -> None:
+        self._feature_cache.release(submit.request_id)
+        self._failed.append(Failed(submit.request_id, error_to_wire(error)))
+
+    def _remove(self, request_id: str, *, keep: bool = True) -> Sequence | None:
+        """Takes a sequence out and frees what it holds; ``keep`` its keys and values for the next turn."""
         sequence = self._scheduler.remove(request_id)
         if sequence is not None:
+            if keep:
+                self._keep_prefix(sequence)
             self._runner.release(sequence)
             self._feature_cache.release(request_id)
         return sequence
+
+    def _keep_prefix(self, sequence: Sequence) -> None:
+        """Nothing is kept of a request whose pictures were purged, or when there is no memory for it."""
+        length = sequence.num_computed
+        if length < MIN_PREFIX_TOKENS or not sequence.keeps_prefix or not self._prefix_cache.has_room(length):
+            return
+        identity = (sequence.identity + tuple(sequence.output_ids))[:length]
+        if self._prefix_cache.holds(sequence.scope, identity):
+            return
+        try:
+            saved = self._runner.save(sequence)
+        except Exception as error:  # its answer is complete, and shall be given
+            logger.warning("a prefix was not kept (%s) %s", type(error).__name__, _ids((sequence,)))
+            return
+        self._prefix_cache.store(
+            Prefix(
+                scope=sequence.scope,
+                identity=identity,
+                picture_keys=frozenset(sequence.picture_keys),
+                value=saved.value,
+                size_bytes=saved.size_bytes,
+            )
+        )
+
+    def _find_prefix(self, sequence: Sequence) -> None:
+        """At least one position is left to compute: the last one's logits choose the first token."""
+        match = self._prefix_cache.find(sequence.scope, sequence.identity, sequence.num_tokens - 1)
+        if match is not None:
+            length = sequence.cut(match.length)
+            sequence.prefix = PrefixMatch(match.prefix, length) if length >= MIN_PREFIX_TOKENS else None
 
     def _admitted(self, submit: Submit) -> Sequence:
         """Raises ContextLengthExceeded, EngineError."""
@@ -189,15 +295,46 @@ class EngineCore:
                 f"the prompt has {len(submit.prompt_ids)} tokens and leaves no room for output: "
                 f"max_model_len is {self._config.max_model_len}"
             )
-        return Sequence(
+        sequence = Sequence(
             id=submit.request_id,
             scope=submit.scope,
             prompt_ids=submit.prompt_ids,
-            pictures=submit.pictures,
+            image_positions=self._image_positions(submit),
+            picture_keys=tuple(picture.key for picture in submit.pictures),
+            units=tuple(self._units(submit)),
             sampling=submit.sampling,
             max_output_tokens=min(room, submit.sampling.max_tokens or room),
             clock=StageClock(submit.submitted_at),
+            whole_pictures=self._traits.whole_pictures,
         )
+        self._find_prefix(sequence)
+        self._take_cached(sequence)
+        return sequence
+
+    def _image_positions(self, submit: Submit) -> tuple[int, ...]:
+        image = self._config.image_token_id
+        return tuple(position for position, token in enumerate(submit.prompt_ids) if token == image)
+
+    def _units(self, submit: Submit) -> Iterator[Unit]:
+        num_pictures = len(submit.pictures)
+        for index, picture in enumerate(submit.pictures):
+            if picture.tiles is not None:
+                yield from units_of(submit.scope, picture, index, num_pictures, self._traits)
+                continue
+            leased = self._feature_cache.leased(submit.request_id, picture.key)
+            if leased is None:
+                raise EngineError(
+                    "the reserved picture features are gone, because the engine restarted; send the request again",
+                    code=Code.ENGINE_FEATURES_LOST,
+                )
+            yield from leased_units_of(picture, index, leased.unit_keys)
+
+    def _take_cached(self, sequence: Sequence) -> None:
+        for unit in sequence.units:
+            for holder in sequence.holders(unit.key):
+                features = self._feature_cache.take(sequence.id, unit.key, holder)
+                if features is not None:
+                    sequence.features[unit.key] = features
 
     def _check_slots(self, submit: Submit) -> None:
         slots = submit.prompt_ids.count(self._config.image_token_id)
@@ -208,11 +345,11 @@ class EngineCore:
             raise EngineFault("the prompt does not match its pictures")
 
 
-def _check_features(sequence: Sequence, picture: PictureData, encoded: Encoded) -> None:
+def _check_features(item: EncodeItem, encoded: Encoded) -> None:
     """Raises EngineFault where the encoder filled another number of positions than the plan has in the prompt."""
-    if encoded.features.num_tokens != picture.image_tokens:
-        counts = fields(planned=picture.image_tokens, encoded=encoded.features.num_tokens, tiles=encoded.num_tiles)
-        logger.error("the encoder does not match the plan %s %s", fields(request_id=sequence.id), counts)
+    if encoded.features.num_tokens != item.unit.num_tokens:
+        counts = fields(planned=item.unit.num_tokens, encoded=encoded.features.num_tokens, tiles=encoded.num_tiles)
+        logger.error("the encoder does not match the plan %s %s", fields(request_id=item.sequence.id), counts)
         raise EngineFault("the encoder's features do not match the prompt")
 
 
@@ -227,7 +364,8 @@ def _ended(sequence: Sequence, reason: EndReason) -> Ended:
         prompt_tokens=len(sequence.prompt_ids),
         completion_tokens=len(sequence.output_ids),
         image_tokens=sequence.image_tokens,
+        cached_tokens=sequence.num_cached,
         stages_s=sequence.clock.stages_s,
-        encoded_pictures_s=tuple(sequence.encoded_pictures_s),
+        encoded_pictures_s=tuple(sequence.encoded_pictures_s.values()),
         encoded_tiles=sequence.encoded_tiles,
     )

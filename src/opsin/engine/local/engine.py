@@ -178,6 +178,8 @@ class LocalEngine:
             kv_tokens=core.kv_tokens,
             kv_image_tokens=core.kv_image_tokens,
             cache_bytes=core.cache_bytes,
+            prefix_cache_bytes=core.prefix_cache_bytes,
+            kv_cache_bytes=core.kv_cache_bytes,
             process_memory_bytes=_memory_bytes(self._worker),
             device_memory_bytes=core.device_memory_bytes,
         )
@@ -346,7 +348,7 @@ def _finished(ended: Ended, text: TextStream) -> Finished:
             prompt_tokens=ended.prompt_tokens,
             completion_tokens=text.num_tokens if text.stopped else ended.completion_tokens,
             image_tokens=ended.image_tokens,
-            cached_tokens=0,
+            cached_tokens=ended.cached_tokens,
         ),
         stages_s=ended.stages_s,
         encoded_pictures_s=ended.encoded_pictures_s,

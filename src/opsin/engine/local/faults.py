@@ -8,9 +8,9 @@ from collections.abc import Sequence as Seq
 from dataclasses import replace
 
 from opsin.core.stages import Stage
-from opsin.engine.local.messages import PictureData
-from opsin.engine.local.runner_api import Encoded, LoadedModel, OutOfMemory, Runner
-from opsin.engine.local.sequence import Sequence
+from opsin.engine.local.runner_api import Encoded, LoadedModel, OutOfMemory, Runner, SavedKv
+from opsin.engine.local.scheduler import PrefillChunk
+from opsin.engine.local.sequence import Sequence, Unit
 
 
 class FaultyRunner:
@@ -36,15 +36,23 @@ class FaultyRunner:
         """See Runner."""
         return self._runner.load(progress)
 
-    def encode(self, pictures: Seq[PictureData]) -> list[Encoded]:
+    def set_kv_capacity(self, tokens: int) -> None:
         """See Runner."""
-        delay = self._meet(Stage.VISION_ENCODE, len(pictures))
-        return [replace(encoded, seconds=encoded.seconds + delay) for encoded in self._runner.encode(pictures)]
+        self._runner.set_kv_capacity(tokens)
 
-    def prefill(self, sequence: Sequence) -> int:
+    def encode(self, units: Seq[Unit]) -> list[Encoded]:
         """See Runner."""
-        self._meet(Stage.PREFILL)
-        return self._runner.prefill(sequence)
+        shares = [unit.share for unit in units]
+        delay = self._meet(Stage.VISION_ENCODE, sum(shares))
+        return [
+            replace(encoded, seconds=encoded.seconds + delay * share)
+            for encoded, share in zip(self._runner.encode(units), shares, strict=True)
+        ]
+
+    def prefill(self, chunk: PrefillChunk) -> int | None:
+        """See Runner."""
+        self._meet(Stage.PREFILL, chunk.is_last)
+        return self._runner.prefill(chunk)
 
     def decode(self, sequences: Seq[Sequence]) -> list[int]:
         """See Runner."""
@@ -52,15 +60,27 @@ class FaultyRunner:
         self._meet(Stage.DECODE, any(len(one.output_ids) == 1 for one in sequences))  # the first token is prefill's
         return self._runner.decode(sequences)
 
+    def save(self, sequence: Sequence) -> SavedKv:
+        """See Runner."""
+        return self._runner.save(sequence)
+
+    def preempt(self, sequence: Sequence) -> None:
+        """See Runner."""
+        self._runner.preempt(sequence)
+
     def release(self, sequence: Sequence) -> None:
         """See Runner."""
         self._runner.release(sequence)
+
+    def kv_bytes(self) -> int:
+        """See Runner."""
+        return self._runner.kv_bytes()
 
     def memory_bytes(self) -> int | None:
         """See Runner."""
         return self._runner.memory_bytes()
 
-    def _meet(self, stage: Stage, units: int = 1) -> float:
+    def _meet(self, stage: Stage, units: float = 1) -> float:
         """Sleeps for each unit, then may raise OutOfMemory; returns the seconds per unit."""
         delay = self._delays.get(stage, 0.0)
         time.sleep(delay * units)

@@ -1,42 +1,93 @@
-"""Vision features by key, least recently used out first, pinned while a request needs them.
+"""Vision features by encoder unit, and which picture is made of which units.
+
+A unit is what the encoder runs apart from everything else: a tile, or a whole picture. Its key stands for its pixels,
+so what did not change from one screenshot to the next is found again; a picture is found when all of its units are.
+Purging a picture takes the units that no other picture of the scope holds.
 
 Keys are opaque and never shared between scopes; values are opaque objects with a size. A lease keeps an entry usable
 for its request even when it is purged or does not fit: then no later lookup finds it, and it is freed when the last
-lease ends. Safe to call from several threads: the worker's reader answers Reserve while a step runs. Knows no torch.
+lease ends. What was used more than once outlives what was not (a segmented LRU, Karedla et al. 1994). Safe to call from
+several threads: the worker's reader answers Reserve while a step runs. Knows no torch.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import chain
+
+PROVEN_SHARE = 0.8
+"""How much of the capacity may be held by what was used more than once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """What the encoder made of one picture: ``num_tokens`` positions of a prompt; ``value`` belongs to the runner."""
+    """What the encoder made of one unit: ``num_tokens`` positions of a prompt; ``value`` belongs to the runner.
+
+    ``tile_size`` is width and height of its tiles in pixels, from which some families make positions.
+    """
 
     value: object
     size_bytes: int
     num_tokens: int
+    tile_size: tuple[int, int] = (0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class PictureUnits:
+    """A picture by its key, and the keys of its units in order; the same unit may stand there twice."""
+
+    key: str
+    unit_keys: tuple[str, ...]
 
 
 @dataclass(slots=True)
 class _Entry:
     scope: str
     features: Features
+    stored_at: float
     num_leases: int = 0
+    pictures: set[str] = field(default_factory=set[str])
+
+
+@dataclass(slots=True)
+class _Picture:
+    """Exists as long as one of its units is there."""
+
+    scope: str
+    units: PictureUnits
+    present: set[str] = field(default_factory=set[str])
+
+    @property
+    def is_complete(self) -> bool:
+        return len(self.present) == len(set(self.units.unit_keys))
+
+
+@dataclass(slots=True)
+class _Leases:
+    """What a request holds."""
+
+    pictures: dict[str, PictureUnits] = field(default_factory=dict[str, PictureUnits])
+    entries: dict[str, _Entry] = field(default_factory=dict[str, _Entry])
 
 
 class FeatureCache:
-    """At most ``capacity_bytes`` of features that can be found; leased ones are never evicted."""
+    """At most ``capacity_bytes`` of features that can be found, none older than ``ttl_s``; leased ones stay."""
 
-    def __init__(self, capacity_bytes: int) -> None:
+    def __init__(
+        self, capacity_bytes: int, ttl_s: float = float("inf"), now: Callable[[], float] = time.monotonic
+    ) -> None:
         self._capacity_bytes = capacity_bytes
-        self._entries: OrderedDict[str, _Entry] = OrderedDict()
-        self._leases: dict[str, dict[str, _Entry]] = {}
-        self._size_bytes = 0
+        self._ttl_s = ttl_s
+        self._now = now
+        self._fresh: OrderedDict[str, _Entry] = OrderedDict()  # used once
+        self._proven: OrderedDict[str, _Entry] = OrderedDict()
+        self._pictures: dict[str, _Picture] = {}
+        self._leases: dict[str, _Leases] = {}
+        self._size_bytes = self._proven_bytes = 0
         self._lock = threading.Lock()
         self.hits = 0
         self.misses = 0
@@ -47,67 +98,131 @@ class FeatureCache:
         return self._size_bytes
 
     def reserve(self, request_id: str, keys: Iterable[str]) -> frozenset[str]:
-        """Leases what exists of ``keys`` and returns it. This is the lookup that hits and misses count."""
+        """Leases the pictures of ``keys`` that are there as a whole. This is the lookup that hits and misses count."""
         with self._lock:
             wanted = frozenset(keys)
-            leased = frozenset(key for key in wanted if self._lease(request_id, key) is not None)
+            leased = frozenset(key for key in wanted if self._lease_picture(request_id, key))
             self.hits += len(leased)
             self.misses += len(wanted) - len(leased)
             return leased
 
-    def take(self, request_id: str, key: str) -> Features | None:
-        """The features of ``key`` for a request: leased before, or stored since by another request and leased now."""
+    def leased(self, request_id: str, picture_key: str) -> PictureUnits | None:
+        """The units of a picture that ``reserve`` leased."""
         with self._lock:
-            entry = self._lease(request_id, key)
+            leases = self._leases.get(request_id)
+            return leases.pictures.get(picture_key) if leases else None
+
+    def take(self, request_id: str, unit_key: str, holder: PictureUnits | None = None) -> Features | None:
+        """The features of a unit for a request, leased to it. From now on ``holder`` has this unit too."""
+        with self._lock:
+            entry = self._lease(request_id, unit_key)
+            if entry is not None and holder is not None and self._entry(unit_key) is entry:
+                self._link(unit_key, entry, holder)
             return entry.features if entry else None
 
-    def store(self, request_id: str, scope: str, key: str, features: Features) -> None:
-        """Keeps features, leased to ``request_id``; what finds no room lives only as long as the lease."""
+    def store(
+        self, request_id: str, scope: str, unit_key: str, features: Features, holders: Iterable[PictureUnits]
+    ) -> None:
+        """Keeps the features of a unit that ``holders`` have, leased to ``request_id``.
+
+        What finds no room lives only as long as the lease.
+        """
         with self._lock:
-            entry = _Entry(scope=scope, features=features)
+            entry = _Entry(scope=scope, features=features, stored_at=self._now())
             if self._make_room(features.size_bytes):
-                self._drop(key)
-                self._entries[key] = entry
+                self._drop(unit_key)
+                self._fresh[unit_key] = entry
                 self._size_bytes += features.size_bytes
-            self._lease_entry(request_id, key, entry)
+                for holder in holders:
+                    self._link(unit_key, entry, holder)
+            self._lease_entry(request_id, unit_key, entry)
 
     def release(self, request_id: str) -> None:
         """Ends all leases of a request. Unknown ids are fine."""
         with self._lock:
-            for entry in self._leases.pop(request_id, {}).values():
+            leases = self._leases.pop(request_id, None)
+            for entry in leases.entries.values() if leases else ():
                 entry.num_leases -= 1
 
-    def purge(self, scope: str, key: str | None) -> int:
-        """Forgets one key of a scope or all of it; returns how many entries went."""
+    def purge(self, scope: str, picture_key: str | None) -> int:
+        """Forgets one picture of a scope or all of them; returns how many there were."""
         with self._lock:
-            return self._purge(lambda name, entry: entry.scope == scope and key in (None, name))
+            keys = tuple(self._pictures) if picture_key is None else (picture_key,)
+            doomed = [key for key in keys if key in self._pictures and self._pictures[key].scope == scope]
+            for key in doomed:
+                self._forget_picture(key)
+            return len(doomed)
 
-    def _purge(self, matches: Callable[[str, _Entry], bool]) -> int:
-        doomed = [key for key, entry in self._entries.items() if matches(key, entry)]
-        for key in doomed:
-            self._drop(key)
-        return len(doomed)
+    def expire(self) -> None:
+        """Forgets what is too old."""
+        with self._lock:
+            oldest = self._now() - self._ttl_s
+            for key in [key for key, entry in self._entries() if entry.stored_at < oldest]:
+                self._drop(key)
 
-    def _lease(self, request_id: str, key: str) -> _Entry | None:
-        held = self._leases.get(request_id, {}).get(key)
-        if held is not None:
-            return held
-        entry = self._entries.get(key)
-        if entry is None:
+    def _entries(self) -> Iterator[tuple[str, _Entry]]:
+        """Those that are evicted first come first."""
+        return chain(self._fresh.items(), self._proven.items())
+
+    def _entry(self, unit_key: str) -> _Entry | None:
+        """A unit that can be found."""
+        entry = self._fresh.get(unit_key) or self._proven.get(unit_key)
+        if entry is not None and entry.stored_at < self._now() - self._ttl_s:
+            self._drop(unit_key)
             return None
-        self._entries.move_to_end(key)
-        self._lease_entry(request_id, key, entry)
         return entry
 
-    def _lease_entry(self, request_id: str, key: str, entry: _Entry) -> None:
+    def _lease_picture(self, request_id: str, key: str) -> bool:
+        leases = self._leases.get(request_id)
+        if leases is not None and key in leases.pictures:
+            return True
+        picture = self._pictures.get(key)
+        if picture is None or not picture.is_complete:
+            return False
+        units = picture.units
+        if any(self._entry(unit_key) is None for unit_key in units.unit_keys):  # one of them was too old
+            return False
+        for unit_key in units.unit_keys:
+            self._lease(request_id, unit_key)
+        self._leases.setdefault(request_id, _Leases()).pictures[key] = units
+        return True
+
+    def _lease(self, request_id: str, unit_key: str) -> _Entry | None:
+        leases = self._leases.get(request_id)
+        if leases is not None and unit_key in leases.entries:
+            return leases.entries[unit_key]
+        entry = self._entry(unit_key)
+        if entry is None:
+            return None
+        self._prove(unit_key, entry)
+        self._lease_entry(request_id, unit_key, entry)
+        return entry
+
+    def _lease_entry(self, request_id: str, unit_key: str, entry: _Entry) -> None:
         entry.num_leases += 1
-        self._leases.setdefault(request_id, {})[key] = entry
+        self._leases.setdefault(request_id, _Leases()).entries[unit_key] = entry
+
+    def _link(self, unit_key: str, entry: _Entry, holder: PictureUnits) -> None:
+        picture = self._pictures.setdefault(holder.key, _Picture(entry.scope, holder))
+        picture.present.add(unit_key)
+        entry.pictures.add(holder.key)
+
+    def _prove(self, unit_key: str, entry: _Entry) -> None:
+        """Used again: goes to the proven ones, whose oldest step back when they are too many."""
+        if self._fresh.pop(unit_key, None) is not None:
+            self._proven_bytes += entry.features.size_bytes
+        self._proven[unit_key] = entry
+        self._proven.move_to_end(unit_key)
+        while self._proven_bytes > PROVEN_SHARE * self._capacity_bytes and len(self._proven) > 1:
+            oldest, stepping_back = self._proven.popitem(last=False)
+            self._proven_bytes -= stepping_back.features.size_bytes
+            self._fresh[oldest] = stepping_back
 
     def _make_room(self, size_bytes: int) -> bool:
         """Evicts nothing unless what can be evicted is enough."""
         needed = self._size_bytes + size_bytes - self._capacity_bytes
         victims: list[str] = []
-        for key, entry in self._entries.items():
+        for key, entry in self._entries():
             if needed <= 0:
                 break
             if entry.num_leases == 0:
@@ -119,7 +234,24 @@ class FeatureCache:
             self._drop(key)
         return True
 
-    def _drop(self, key: str) -> None:
-        entry = self._entries.pop(key, None)
-        if entry is not None:
-            self._size_bytes -= entry.features.size_bytes
+    def _forget_picture(self, key: str) -> None:
+        """With the units that no other picture holds."""
+        for unit_key in self._pictures.pop(key).present:
+            entry = self._fresh.get(unit_key) or self._proven[unit_key]
+            entry.pictures.discard(key)
+            if not entry.pictures:
+                self._drop(unit_key)
+
+    def _drop(self, unit_key: str) -> None:
+        entry = self._fresh.pop(unit_key, None)
+        if entry is None:
+            entry = self._proven.pop(unit_key, None)
+            if entry is None:
+                return
+            self._proven_bytes -= entry.features.size_bytes
+        self._size_bytes -= entry.features.size_bytes
+        for key in entry.pictures:
+            picture = self._pictures[key]
+            picture.present.discard(unit_key)
+            if not picture.present:
+                del self._pictures[key]

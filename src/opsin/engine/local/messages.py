@@ -133,13 +133,17 @@ EndReason = FinishReason | Literal["cancelled"]
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """A request left the engine by itself or by Cancel; ``completion_tokens`` counts a final end-of-sequence token."""
+    """A request left the engine by itself or by Cancel; ``completion_tokens`` counts a final end-of-sequence token.
+
+    ``cached_tokens`` are prompt positions whose keys and values were there already.
+    """
 
     request_id: str
     reason: EndReason
     prompt_tokens: int
     completion_tokens: int
     image_tokens: int
+    cached_tokens: int
     stages_s: dict[Stage, float]
     encoded_pictures_s: tuple[float, ...]
     encoded_tiles: int
@@ -153,11 +157,16 @@ class Failed(msgspec.Struct, frozen=True):
 
 
 class CoreStats(msgspec.Struct, frozen=True):
-    """Gauges of the worker; ``device_memory_bytes`` is None where the device has no memory of its own."""
+    """Gauges of the worker; ``device_memory_bytes`` is None where the device has no memory of its own.
+
+    ``cache_bytes`` are vision features; ``kv_cache_bytes`` is what is allocated for running requests.
+    """
 
     kv_tokens: int = 0
     kv_image_tokens: int = 0
     cache_bytes: int = 0
+    prefix_cache_bytes: int = 0
+    kv_cache_bytes: int = 0
     device_memory_bytes: int | None = None
 
 

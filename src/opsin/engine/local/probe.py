@@ -75,7 +75,7 @@ def _look(wanted_device: str, wanted_dtype: str, checkpoint_dtype: str) -> Machi
     import torch
     import transformers
 
-    from opsin.engine.local.runner import choose_device, choose_dtype
+    from opsin.engine.local.loading import choose_device, choose_dtype
 
     device = choose_device(wanted_device)
     dtype = choose_dtype(wanted_dtype, device, getattr(torch, checkpoint_dtype))

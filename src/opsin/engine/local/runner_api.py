@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from opsin.engine.local.feature_cache import Features
-from opsin.engine.local.messages import PictureData
-from opsin.engine.local.sequence import Sequence
+from opsin.engine.local.scheduler import PrefillChunk
+from opsin.engine.local.sequence import Sequence, Unit
 
 
 class OutOfMemory(Exception):
@@ -18,19 +18,33 @@ class OutOfMemory(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """Where and how the model runs, for example ``cpu`` and ``bfloat16``."""
+    """Where and how the model runs, for example ``cpu`` and ``bfloat16``.
+
+    ``kv_bytes_per_token`` is what one position of one sequence takes over all layers, ``free_bytes`` what the device
+    has left beside the weights.
+    """
 
     device: str
     dtype: str
+    kv_bytes_per_token: int
+    free_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """Features of one picture, the tiles that went into them, and its share of the encoder's time."""
+    """Features of one unit, the tiles that went into them, and its share of the encoder's time."""
 
     features: Features
     num_tiles: int
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class SavedKv:
+    """Keys and values of the beginning of a sequence; ``value`` belongs to the runner."""
+
+    value: object
+    size_bytes: int
 
 
 class Runner(Protocol):
@@ -40,20 +54,39 @@ class Runner(Protocol):
         """Loads the weights. Raises ConfigError if the folder, the device or the installation do not allow it."""
         ...
 
-    def encode(self, pictures: Seq[PictureData]) -> list[Encoded]:
-        """Vision encoder and connector; every picture has tiles. Raises OutOfMemory."""
+    def set_kv_capacity(self, tokens: int) -> None:
+        """Bounds rows x length of the KV cache. Called once, after load."""
         ...
 
-    def prefill(self, sequence: Sequence) -> int:
-        """Runs the prompt and returns the first token. Raises OutOfMemory."""
+    def encode(self, units: Seq[Unit]) -> list[Encoded]:
+        """Vision encoder and connector; every unit has tiles, all of one shape. Raises OutOfMemory."""
+        ...
+
+    def prefill(self, chunk: PrefillChunk) -> int | None:
+        """Runs a part of a sequence, and returns the next token if it is the last part.
+
+        The first chunk of a sequence with a prefix starts behind it: the prefix is copied. Raises OutOfMemory.
+        """
         ...
 
     def decode(self, sequences: Seq[Sequence]) -> list[int]:
         """Runs the newest token of each sequence and returns the next one of each. Raises OutOfMemory."""
         ...
 
+    def save(self, sequence: Sequence) -> SavedKv:
+        """Copies the keys and values of all computed positions. Raises OutOfMemory."""
+        ...
+
+    def preempt(self, sequence: Sequence) -> None:
+        """Frees the keys and values of a sequence that will be prefilled again; its sampling goes on where it was."""
+        ...
+
     def release(self, sequence: Sequence) -> None:
         """Frees what the sequence holds. Fine for one that was never prefilled."""
+        ...
+
+    def kv_bytes(self) -> int:
+        """What is allocated for keys and values of running sequences."""
         ...
 
     def memory_bytes(self) -> int | None:

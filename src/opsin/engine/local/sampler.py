@@ -34,6 +34,16 @@ class Sampler:
         else:
             self._generator.manual_seed(sampling.seed)
 
+    def is_argmax(self, output_ids: Sequence[int]) -> bool:
+        """Whether the next token is that of the highest logit, whatever the logits."""
+        sampling = self._sampling
+        return (
+            sampling.temperature < GREEDY_BELOW
+            and len(output_ids) >= sampling.min_tokens
+            and sampling.repetition_penalty == 1.0
+            and not (sampling.frequency_penalty or sampling.presence_penalty)
+        )
+
     def sample(self, logits: torch.Tensor, output_ids: Sequence[int]) -> int:
         """The next token, given logits (vocabulary,) and the tokens generated so far."""
         scores = self._penalised(logits.float(), output_ids)

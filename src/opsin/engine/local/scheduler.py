@@ -1,7 +1,10 @@
 """Which sequences work in the next step. Knows no torch, no runner, no messages.
 
-``SequentialScheduler`` runs one request after the other, in order of arrival, one picture or one token per step so that
-a cancellation is seen in between. A batching scheduler answers the same three questions with more than one sequence.
+Continuous batching: every sequence that decodes does so in every step. Beside that, a step does at most one heavy piece
+of work while somebody decodes: one micro-batch of the vision encoder or one budget of prefill, in turns; so no stream
+ever waits for more than one of them. First come, first served; only a text may go ahead of a picture that is not
+encoded yet. When the KV cache would run out, the youngest sequence loses its keys and values and computes them again
+later (``docs/adr/0010``).
 """
 
 from __future__ import annotations
@@ -12,15 +15,53 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from opsin.core.stages import Stage
-from opsin.engine.local.sequence import Sequence
+from opsin.engine.local.kv_grid import cells
+from opsin.engine.local.sequence import Sequence, Unit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one step, and the KV cache, may hold.
+
+    ``max_num_encoder_tokens`` bounds a micro-batch by its features; at least one unit always goes.
+    ``kv_capacity_tokens`` is rows x length and at least ``max_model_len``, so that one sequence alone always fits.
+    """
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_num_encoder_tokens: int
+    kv_capacity_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
-class ScheduledWork:
-    """One step: encode one picture for each of ``encode``, prefill and decode the others by one token."""
+class EncodeItem:
+    """One unit, on behalf of the sequence that needs it first."""
 
-    encode: tuple[Sequence, ...] = ()
-    prefill: tuple[Sequence, ...] = ()
+    sequence: Sequence
+    unit: Unit
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillChunk:
+    """Positions ``start`` to ``stop`` of a sequence; the last chunk yields a token."""
+
+    sequence: Sequence
+    start: int
+    stop: int
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the sequence decodes after it."""
+        return self.stop == self.sequence.num_tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduledWork:
+    """One step, in this order: take KV away, encode a micro-batch, prefill chunks, decode one token each."""
+
+    preempt: tuple[Sequence, ...] = ()
+    encode: tuple[EncodeItem, ...] = ()
+    prefill: tuple[PrefillChunk, ...] = ()
     decode: tuple[Sequence, ...] = ()
 
 
@@ -53,14 +94,19 @@ class Scheduler(Protocol):
         ...
 
 
-class SequentialScheduler:
-    """First come, first served, one at a time."""
+class ContinuousScheduler:
+    """See the module."""
 
-    max_num_seqs = 1
-
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
         self._waiting: deque[Sequence] = deque()
-        self._running: Sequence | None = None
+        self._running: list[Sequence] = []  # by arrival
+        self._prefill_next = True
+
+    @property
+    def max_num_seqs(self) -> int:
+        """See Scheduler."""
+        return self._limits.max_num_seqs
 
     def add(self, sequence: Sequence) -> None:
         """See Scheduler."""
@@ -69,32 +115,89 @@ class SequentialScheduler:
     def remove(self, request_id: str) -> Sequence | None:
         """See Scheduler."""
         sequence = next((sequence for sequence in self if sequence.id == request_id), None)
-        if sequence is None:
-            return None
-        if sequence is self._running:
-            self._running = None
-        else:
-            self._waiting.remove(sequence)
+        if sequence is not None:
+            owner = self._running if sequence in self._running else self._waiting
+            owner.remove(sequence)
         return sequence
 
     def schedule(self) -> ScheduledWork:
         """See Scheduler."""
-        if self._running is None and self._waiting:
-            self._running = self._waiting.popleft()
-        if self._running is None:
-            return ScheduledWork()
-        match self._running.next_stage:
-            case Stage.VISION_ENCODE:
-                return ScheduledWork(encode=(self._running,))
-            case Stage.PREFILL:
-                return ScheduledWork(prefill=(self._running,))
-            case _:
-                return ScheduledWork(decode=(self._running,))
+        preempt = self._preempt()
+        while self._waiting and len(self._running) < self._limits.max_num_seqs:
+            self._running.append(self._waiting.popleft())
+        decode = tuple(sequence for sequence in self._running if sequence.is_decoding and sequence not in preempt)
+        encode, prefill = self._micro_batch(), self._chunks(len(decode), preempt)
+        if decode and encode and prefill:
+            encode, prefill = ((), prefill) if self._prefill_next else (encode, ())
+            self._prefill_next = not self._prefill_next
+        return ScheduledWork(preempt=preempt, encode=encode, prefill=prefill, decode=decode)
 
     def __iter__(self) -> Iterator[Sequence]:
-        if self._running is not None:
-            yield self._running
+        yield from self._running
         yield from self._waiting
 
     def __len__(self) -> int:
-        return len(self._waiting) + (self._running is not None)
+        return len(self._waiting) + len(self._running)
+
+    def _preempt(self) -> tuple[Sequence, ...]:
+        """The youngest, until the next token of all others fits. They keep their place in the order."""
+        holding = [sequence for sequence in self._running if sequence.num_computed]
+        preempted: list[Sequence] = []
+        while len(holding) > 1 and cells(_lengths(holding)) > self._limits.kv_capacity_tokens:
+            preempted.append(holding.pop())
+        return tuple(preempted)
+
+    def _micro_batch(self) -> tuple[EncodeItem, ...]:
+        """Units of one shape, of whoever came first, up to the budget; each unit once, whoever needs it."""
+        items: dict[str, EncodeItem] = {}
+        room = self._limits.max_num_encoder_tokens
+        for sequence in self._running:
+            for unit in sequence.missing():
+                if unit.key in items:
+                    continue
+                if items and (unit.num_tokens > room or not _same_shape(unit, next(iter(items.values())).unit)):
+                    return tuple(items.values())
+                items[unit.key] = EncodeItem(sequence, unit)
+                room -= unit.num_tokens
+        return tuple(items.values())
+
+    def _chunks(self, num_decoding: int, preempted: tuple[Sequence, ...]) -> tuple[PrefillChunk, ...]:
+        """Prompts in order, the last of them cut at the budget."""
+        room = max(self._limits.max_num_batched_tokens - num_decoding, 1)
+        holding = [sequence for sequence in self._running if sequence.num_computed and sequence not in preempted]
+        chunks: list[PrefillChunk] = []
+        for sequence in self._running:
+            if room <= 0:
+                break
+            if sequence in preempted or sequence.next_stage is not Stage.PREFILL:
+                continue
+            if sequence not in holding:
+                holding.append(sequence)
+                if len(holding) > 1 and cells(_lengths(holding)) > self._limits.kv_capacity_tokens:
+                    break
+            chunk = _chunk(sequence, room)
+            chunks.append(chunk)
+            room -= chunk.stop - chunk.start
+        return tuple(chunks)
+
+
+def _lengths(holding: list[Sequence]) -> list[int]:
+    """Positions that each needs in the next step. A prompt that has begun needs all of its own."""
+    return [sequence.num_tokens for sequence in holding]
+
+
+def _chunk(sequence: Sequence, room: int) -> PrefillChunk:
+    start = sequence.next_position
+    stop = sequence.cut(min(start + room, sequence.num_tokens))
+    if stop <= start:  # a picture that is longer than the budget and cannot be cut
+        stop = sequence.cut_after(start + 1)
+    return PrefillChunk(sequence, start, stop)
+
+
+def _same_shape(one: Unit, other: Unit) -> bool:
+    """Whether two units can be one batch of the encoder."""
+    if one.tiles is None or other.tiles is None:
+        return False
+    return (one.tiles.num_tiles, one.tiles.width, one.tiles.height) == (
+        other.tiles.num_tiles, other.tiles.width, other.tiles.height,
+    )  # fmt: skip

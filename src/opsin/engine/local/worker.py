@@ -24,6 +24,7 @@ from opsin.engine.local.config import LocalEngineConfig, check_supported
 from opsin.engine.local.core import EngineCore
 from opsin.engine.local.faults import FaultyRunner
 from opsin.engine.local.feature_cache import FeatureCache
+from opsin.engine.local.limits import limits_for
 from opsin.engine.local.messages import (
     HEADER_BYTES,
     Cancel,
@@ -45,13 +46,16 @@ from opsin.engine.local.messages import (
     error_to_wire,
     to_frame,
 )
+from opsin.engine.local.prefix_cache import PrefixCache
 from opsin.engine.local.runner_api import Runner
-from opsin.engine.local.scheduler import SequentialScheduler
+from opsin.engine.local.scheduler import ContinuousScheduler
 from opsin.telemetry import logs
 
 logger = logging.getLogger(__name__)
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
+EXPIRY_INTERVAL_S = 30.0
+"""How often what is too old is erased; no lookup finds it meanwhile."""
 
 
 class Channel:
@@ -114,7 +118,8 @@ class Worker:
         self._config = config
         self._channel = channel
         self._inbox: queue.SimpleQueue[ToWorker] = queue.SimpleQueue()
-        self._feature_cache = FeatureCache(config.feature_cache_bytes)
+        self._expired_at = time.monotonic()
+        self._feature_cache = FeatureCache(config.feature_cache_bytes, config.cache_ttl_s)
 
     def run(self) -> None:
         """Returns after Shutdown or a failed load."""
@@ -133,16 +138,20 @@ class Worker:
         started = time.monotonic()
         runner = self._build_runner()
         loaded = runner.load(lambda step: self._channel.send(Progress(step)))
-        scheduler = SequentialScheduler()
+        limits = limits_for(self._config, loaded)
+        runner.set_kv_capacity(limits.kv_capacity_tokens)
         self._channel.send(
             Ready(
                 load_time_s=time.monotonic() - started,
                 device=loaded.device,
                 dtype=loaded.dtype,
-                max_num_seqs=min(self._config.max_num_seqs, scheduler.max_num_seqs),
+                max_num_seqs=limits.max_num_seqs,
             )
         )
-        return EngineCore(self._config, runner, scheduler, self._feature_cache)
+        prefix_cache = PrefixCache(
+            self._config.prefix_cache_bytes, loaded.kv_bytes_per_token, ttl_s=self._config.cache_ttl_s
+        )
+        return EngineCore(self._config, runner, ContinuousScheduler(limits), self._feature_cache, prefix_cache)
 
     def _build_runner(self) -> Runner:
         check_supported(self._config)
@@ -160,10 +169,22 @@ class Worker:
 
     def _take_messages(self, core: EngineCore) -> bool:
         """All that wait; blocks while there is nothing to do. False after Shutdown."""
+        self._expire(core)
         while not core.has_work or not self._inbox.empty():
-            if not self._take(core, self._inbox.get()):
+            try:
+                message = self._inbox.get(timeout=EXPIRY_INTERVAL_S)
+            except queue.Empty:
+                self._expire(core)
+                continue
+            if not self._take(core, message):
                 return False
         return True
+
+    def _expire(self, core: EngineCore) -> None:
+        now = time.monotonic()
+        if now - self._expired_at >= EXPIRY_INTERVAL_S:
+            self._expired_at = now
+            core.expire()
 
     def _take(self, core: EngineCore, message: ToWorker) -> bool:
         match message:

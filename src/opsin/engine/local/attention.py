@@ -1,0 +1,59 @@
+"""Attention of the text model over the slot cache, registered with Transformers under ``opsin_slots``.
+
+``enable_gqa``, which Transformers picks where there is no mask, is five times slower on a CPU than need be; here the
+query heads that share a key are packed together for one token, and keys are repeated for many. No mask is made by the
+library for this name: what is given is used, and None means causal from the first position.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn import functional
+from transformers import AttentionInterface
+
+NAME = "opsin_slots"
+
+
+def use_in_text_model(model: Any) -> None:
+    """The vision encoder keeps its own attention."""
+    AttentionInterface.register(NAME, _attend)
+    model.config.get_text_config()._attn_implementation = NAME
+
+
+def decode_mask(lengths: torch.Tensor, longest: int) -> torch.Tensor:
+    """bool (n, 1, 1, longest): row i sees its first ``lengths[i]`` positions."""
+    return (torch.arange(longest, device=lengths.device) < lengths[:, None])[:, None, None]
+
+
+def chunk_mask(start: int, stop: int, device: torch.device) -> torch.Tensor | None:
+    """bool (1, 1, stop - start, stop), causal; None for a chunk that starts at 0, whose attention is plainly causal."""
+    if start == 0:
+        return None
+    queries, keys = torch.arange(start, stop, device=device), torch.arange(stop, device=device)
+    return (keys <= queries[:, None])[None, None]
+
+
+def _attend(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    **_: Any,
+) -> tuple[torch.Tensor, None]:
+    """From (n, heads, tokens, size), and keys and values (n, kv heads, length, size), to (n, tokens, heads, size)."""
+    num, heads, tokens, _size = query.shape
+    kv_heads = key.shape[1]
+    if tokens == 1:
+        packed = query.reshape(num, kv_heads, heads // kv_heads, query.shape[3])
+        attended = functional.scaled_dot_product_attention(packed, key, value, attn_mask=attention_mask, scale=scaling)
+        return attended.reshape(num, 1, heads, value.shape[3]), None
+    if heads != kv_heads:
+        key, value = (each.repeat_interleave(heads // kv_heads, dim=1) for each in (key, value))
+    attended = functional.scaled_dot_product_attention(
+        query, key, value, attn_mask=attention_mask, is_causal=attention_mask is None, scale=scaling
+    )
+    return attended.transpose(1, 2).contiguous(), None
