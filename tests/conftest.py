@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from typing import cast
 
 import pytest
 from hypothesis import settings
@@ -26,7 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture(scope="session")
 def num_schedules(request: pytest.FixtureRequest) -> int:
     """Random schedules to run."""
-    return int(request.config.getoption("--schedules", default=0))
+    return cast("int", request.config.getoption("--schedules"))
 
 
 @contextmanager

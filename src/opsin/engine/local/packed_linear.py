@@ -26,7 +26,8 @@ class PackedLinear(nn.Module):
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self._packed: torch.Tensor = _mkldnn._reorder_linear_weight(linear.weight.detach())
-        self._bias = None if linear.bias is None else linear.bias.detach()
+        bias = cast("torch.Tensor | None", linear.bias)  # declared as never absent
+        self._bias = None if bias is None else bias.detach()
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """From (…, in_features) to (…, out_features)."""
