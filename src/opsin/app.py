@@ -225,7 +225,7 @@ def build(settings: Settings, *, lookup: Lookup = system_lookup) -> Application:
         case EngineKind.VLLM | EngineKind.SGLANG | EngineKind.LLAMA_CPP | EngineKind.RAMALAMA:
             sees = settings.media.limit_mm_per_prompt.image > 0
             engine = ManagedEngine(settings.engine, managing.launcher_of(settings), settings.managed, sees=sees)
-            return _with_chat_engine(settings, media, engine, settings.engine)
+            return _with_chat_engine(managing.capped(settings), media, engine, settings.engine)
         case EngineKind.FAKE:
             fake = settings.fake.model_copy(update={"input": InputKind.MESSAGES})
             return _with_chat_engine(settings, media, FakeEngine(fake), "fake")

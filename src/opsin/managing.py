@@ -13,16 +13,19 @@ from pathlib import Path
 
 from opsin.core.errors import ConfigError
 from opsin.engine.managed.launch import EngineProgram, Launch, Serving, launch, passed_in, shown
-from opsin.engine.managed.pixels import processor_cap
+from opsin.engine.managed.pixels import in_its_words, max_pixels_within
 from opsin.engine.managed.registry import PROGRAMS
 from opsin.models.facts import facts_of
 from opsin.models.hub import resolve
 from opsin.models.vision_files import VisionFiles, read_vision_files
 from opsin.settings import Settings
+from opsin.vision.plan import Family
 from opsin.vision.registry import family_for
 
 _QUANTIZED = re.compile(r"-(AWQ|FP8|GPTQ-Int[48])$")
 """What a publisher adds to the name of the same model, whose pictures are the same."""
+
+_PROCESSOR = "mm_processor_kwargs."
 
 PICTURES_SHARE = 2
 """Where nothing else limits a picture, it may take one part in so many of ``max_model_len``."""
@@ -72,6 +75,21 @@ def notices(settings: Settings) -> Iterator[str]:
         yield f"model {settings.model} is not pinned, so it may be another one tomorrow; pin it with --revision COMMIT"
 
 
+def capped(settings: Settings) -> Settings:
+    """With a cap on every picture, unless somebody stated one, so that whoever counts pictures counts as the engine.
+
+    Unchanged where family or length are unknown, or where the engine heeds no cap.
+    """
+    kwargs, engine = settings.mm_processor_kwargs, program_of(settings)
+    max_tokens = settings.gateway.max_image_tokens or (settings.max_model_len or 0) // PICTURES_SHARE
+    stated = kwargs.max_pixels or kwargs.size.longest_edge
+    family = _family(settings) if max_tokens and not stated and _PROCESSOR in engine.heeds else None
+    max_pixels = max_pixels_within(family, max_tokens) if family else None
+    if max_pixels is None:
+        return settings
+    return settings.model_copy(update={"mm_processor_kwargs": kwargs.model_copy(update={"max_pixels": max_pixels})})
+
+
 def serving(settings: Settings) -> Serving:
     """The settings in the words that every engine understands. Values that nobody stated are left to the engine."""
     local, stated = settings.local, settings.local.model_fields_set
@@ -98,20 +116,17 @@ def serving(settings: Settings) -> Serving:
 
 
 def _processor_kwargs(settings: Settings) -> Mapping[str, object] | None:
-    """What the operator states, with a cap on every picture unless that states one. None: nothing of both."""
-    stated = settings.mm_processor_kwargs.model_dump(exclude_none=True, exclude_defaults=True)
-    capped = {} if {"max_pixels", "size"} & stated.keys() else _cap(settings) or {}
-    return {**capped, **stated} or None
-
-
-def _cap(settings: Settings) -> Mapping[str, object] | None:
-    """As the model's own processor reads it; None where family or length are unknown."""
-    max_tokens = settings.gateway.max_image_tokens or (settings.max_model_len or 0) // PICTURES_SHARE
-    files = _vision_files(settings)
-    if files is None or not max_tokens:
-        return None
+    kwargs = capped(settings).mm_processor_kwargs
     try:
-        return processor_cap(family_for(files), max_tokens)
+        return in_its_words(_family(settings), kwargs) or None
+    except ConfigError:
+        return kwargs.model_dump(exclude_none=True, exclude_defaults=True) or None
+
+
+def _family(settings: Settings) -> Family | None:
+    files = _vision_files(settings)
+    try:
+        return family_for(files) if files else None
     except ConfigError:
         return None
 

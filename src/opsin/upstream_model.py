@@ -49,7 +49,8 @@ class CountedModel:
 def stated_model(settings: Settings) -> CountedModel | None:
     """The one that the operator names. Blocks.
 
-    None where none is named, or, with a warning, where it cannot be had: it may be a folder of the upstream's machine.
+    None where none is named, or, with a warning, where it cannot be had: it may be a folder of the upstream's machine,
+    or one that only the engine reads, which opsin starts on it.
 
     Raises:
         ConfigError: it is a folder of this machine that is no model, or of which nobody knows how to count.
@@ -61,7 +62,7 @@ def stated_model(settings: Settings) -> CountedModel | None:
             settings, settings.model, find_countable(settings.model_location, settings.revision, settings.hub)
         )
     except ConfigError as error:
-        if Path(settings.model_location).expanduser().is_dir():
+        if Path(settings.model_location).expanduser().is_dir() and not settings.engine.is_managed:
             raise
         logger.warning("pictures are not counted: %s", error.message)
         return None

@@ -11,6 +11,7 @@ import opsin.demo
 from opsin import managing, startup
 from opsin.settings import Configuration, Settings, configuration
 from opsin.sources import Given, flatten
+from opsin.upstream_model import stated_model
 
 DEMO = Path(opsin.demo.__file__).parent / "model"
 
@@ -50,6 +51,18 @@ def test_pictures_are_capped_by_what_is_stated_or_by_half_of_the_length() -> Non
     split = configured(model=model, max_model_len=8192, mm_processor_kwargs={"min_pixels": 5000})
     assert managing.serving(split.settings).mm_processor_kwargs == {"max_pixels": 4096 * 28**2, "min_pixels": 5000}
     assert managing.serving(configured(model="demo", max_model_len=64).settings).mm_processor_kwargs is not None
+
+
+def test_a_cap_is_for_engines_that_heed_it(tmp_path: Path) -> None:
+    model = "Qwen/Qwen2.5-VL-7B-Instruct"
+    assert managing.capped(configured(model=model, max_model_len=8192).settings).mm_processor_kwargs.max_pixels
+    other = configured(model=model, max_model_len=8192, engine="llama.cpp").settings
+    assert managing.capped(other) is other
+
+
+def test_a_folder_that_only_the_engine_reads_is_no_reason_not_to_start(tmp_path: Path) -> None:
+    (tmp_path / "model.gguf").touch()
+    assert stated_model(configured(model=str(tmp_path), engine="llama.cpp").settings) is None
 
 
 def test_a_missing_program_says_how_to_get_it() -> None:
