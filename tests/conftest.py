@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import cast
@@ -17,6 +18,10 @@ settings.load_profile("patient")
 
 ONE_THREAD = {"OPSIN_LOCAL__NUM_THREADS": "1"}
 """The demo model is no faster with more, and far slower where other programs want the same cores."""
+
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+"""A shell starts what runs in its background with interrupts ignored, and tests of them would wait for ever."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
