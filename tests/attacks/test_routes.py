@@ -24,7 +24,7 @@ from tests.corpus.bodies import image_body
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-WITH_PICTURES = {"/v1/chat/completions": image_body}
+WITH_PICTURES = {"/v1/chat/completions": image_body, "/v1/tokens": image_body}
 """By path, how a picture is put into a body."""
 WITHOUT_PICTURES: set[str] = set()
 

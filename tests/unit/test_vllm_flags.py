@@ -92,7 +92,7 @@ def test_in_front_of_a_server_only_its_own_flags_count() -> None:
     ]
     assert notices(*upstream, "--enable-lora", "--tool-call-parser", "hermes") == [
         "--tool-call-parser: ignored; tools are not built yet; a request with 'tools' is refused",
-        "no effect with engine upstream, which runs no model here: --model, --enable-lora",
+        "no effect with engine upstream, which runs no model here: --enable-lora",
     ]
 
 

@@ -27,15 +27,23 @@ def scale(data: bytes, header: ImageHeader, size: Size, encoding: Encoding) -> b
     return _written(picture.resize((size.width, size.height), Image.Resampling.LANCZOS), encoding)
 
 
+class _Named(BytesIO):
+    """Pillow loads the one writer that belongs to a name; told the format, it loads decoders of others as well."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+
+
 def _written(picture: Image.Image, encoding: Encoding) -> bytes:
     picture.info = {}  # Pillow's writers take profile, comment and transparency from here
-    buffer = BytesIO()
+    buffer = _Named(f"picture.{encoding.format}")
     try:
         match encoding.format:
             case ImageFormat.JPEG:
-                picture.save(buffer, "JPEG", quality=encoding.quality, subsampling=_NO_SUBSAMPLING)
+                picture.save(buffer, quality=encoding.quality, subsampling=_NO_SUBSAMPLING)
             case ImageFormat.PNG:
-                picture.save(buffer, "PNG")
+                picture.save(buffer)
             case _:
                 raise ValueError(f"{encoding.format} is never written")
     except MemoryError:
