@@ -60,4 +60,4 @@ def test_third_seed_as_it_stands_says_what_to_do_instead() -> None:
             trust_remote_code=True,
         )
     assert "4" in caught.value.message
-    assert "the local engine runs on one device; for several GPUs start vLLM" in caught.value.message
+    assert "the local engine runs on one device; for several GPUs let opsin start vLLM" in caught.value.message
