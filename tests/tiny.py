@@ -68,19 +68,23 @@ class Reference:
         if tiles:
             pixels = torch.cat(tiles).view(1, -1, TILE, TILE, 3).permute(0, 1, 4, 2, 3).float()
             inputs["pixel_values"] = (pixels / 255 - 0.5) / 0.5
-        prompt = torch.tensor([ids])
-        output = self.model.generate(
-            input_ids=prompt,
-            attention_mask=torch.ones_like(prompt),
-            do_sample=False,
-            max_new_tokens=max_tokens,
-            return_dict_in_generate=True,
-            output_logits=True,
-            **inputs,
-        )
-        gaps = [float(best[0] - best[1]) for best in (logits[0].topk(2).values for logits in output.logits)]
-        sure = next((index for index, gap in enumerate(gaps) if gap < NEAR_TIE), len(gaps))
-        return output.sequences[0, len(ids) :].tolist(), sure
+        return generated(self.model, torch.tensor([ids]), max_tokens, inputs)
+
+
+def generated(model: Any, ids: torch.Tensor, max_tokens: int, inputs: dict[str, Any]) -> tuple[list[int], int]:
+    """New tokens of the library's own loop, and how many of them come before the first near tie."""
+    output = model.generate(
+        input_ids=ids,
+        attention_mask=torch.ones_like(ids),
+        do_sample=False,
+        max_new_tokens=max_tokens,
+        return_dict_in_generate=True,
+        output_logits=True,
+        **inputs,
+    )
+    gaps = [float(best[0] - best[1]) for best in (logits[0].topk(2).values for logits in output.logits)]
+    sure = next((index for index, gap in enumerate(gaps) if gap < NEAR_TIE), len(gaps))
+    return output.sequences[0, ids.shape[1] :].tolist(), sure
 
 
 def _rendered(pictures: tuple[Picture, ...]) -> Iterator[RenderedPicture]:

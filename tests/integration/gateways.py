@@ -17,6 +17,21 @@ from opsin.gateway.listener import Listener
 from opsin.gateway.routes import create_app
 from opsin.media.dns import Lookup, system_lookup
 from opsin.settings import load_settings
+from opsin.testing.scripted_origin import ScriptedOrigin
+
+HOME = "127.0.0.1"
+
+
+def fetching_from(origin: ScriptedOrigin, **fetch: Any) -> dict[str, Any]:
+    """Media settings under which pictures of ``img.example`` may come from a server of this machine."""
+    fields = {
+        "allowed_media_domains": ["img.example"],
+        "allow_plain_http": True,
+        "allowed_private_networks": [f"{HOME}/32"],
+        "allowed_ports": [origin.port],
+        **fetch,
+    }
+    return {"fetch": fields, "render_workers": 1}
 
 
 @dataclass(frozen=True, slots=True)

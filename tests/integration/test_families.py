@@ -21,7 +21,7 @@ from opsin.engine.local.prefix_cache import PrefixCache
 from opsin.engine.local.runner import TransformersRunner
 from opsin.engine.local.scheduler import ContinuousScheduler, Limits
 from opsin.engine.local.traits import TRAITS
-from tests.tiny import NEAR_TIE, config_of
+from tests.tiny import config_of, generated
 from tests.tiny_families import EOS, FAMILIES, IMAGE, Family
 
 MAX_TOKENS = 8
@@ -48,18 +48,8 @@ class Tiny:
     def generate(self, submit: Submit) -> tuple[list[int], int]:
         """New tokens, and how many of them come before the first near tie."""
         ids = torch.tensor([submit.prompt_ids])
-        output = self.model.generate(
-            input_ids=ids,
-            attention_mask=torch.ones_like(ids),
-            do_sample=False,
-            max_new_tokens=MAX_TOKENS,
-            return_dict_in_generate=True,
-            output_logits=True,
-            **self.family.inputs(ids, [_normalised(picture) for picture in submit.pictures]),
-        )
-        best = [logits[0].topk(2).values for logits in output.logits]
-        sure = next((index for index, two in enumerate(best) if two[0] - two[1] < NEAR_TIE), len(best))
-        tokens: list[int] = output.sequences[0, ids.shape[1] :].tolist()
+        inputs = self.family.inputs(ids, [_normalised(picture) for picture in submit.pictures])
+        tokens, sure = generated(self.model, ids, MAX_TOKENS, inputs)
         return [token for token in tokens[:sure] if token != EOS], sure
 
 

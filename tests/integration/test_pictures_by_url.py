@@ -19,9 +19,8 @@ from opsin.testing.scripted_upstream import ScriptedUpstream
 from opsin.testing.scripted_upstream import serve as scripted
 from tests.corpus.bodies import image_body
 from tests.corpus.pictures import data_url, encoded, scene
-from tests.integration.gateways import Served, gateway
+from tests.integration.gateways import HOME, Served, fetching_from, gateway
 
-HOME = "127.0.0.1"
 PICTURES = [encoded(scene(size=(40 + 8 * number, 30)), "png") for number in range(4)]
 
 
@@ -47,15 +46,8 @@ async def scenery(
 ) -> AsyncGenerator[Scene]:
     origin = ScriptedOrigin(modes)
     async with origin.serve(HOME):
-        fields = {
-            "allowed_media_domains": ["img.example"],
-            "allow_plain_http": True,
-            "allowed_private_networks": [f"{HOME}/32"],
-            "allowed_ports": [origin.port],
-            **fetch,
-        }
+        media = fetching_from(origin, **fetch)
         dns = ScriptedDns({"img.example": [[HOME]]})
-        media = {"fetch": fields, "render_workers": 1}
         async with gateway(media=media, lookup=dns, **(engine or {})) as served:
             yield Scene(served, origin)
         await origin.until_idle()

@@ -13,9 +13,8 @@ from opsin.testing.scripted_dns import ScriptedDns
 from opsin.testing.scripted_origin import Mode, ScriptedOrigin, answer, endless_body, raw, redirect
 from tests.corpus.bodies import bad_bodies, content_body, image_body, text_body
 from tests.corpus.pictures import chunk, data_url, encoded, exif_block, scene, segment, with_chunk
-from tests.integration.gateways import Served, gateway
+from tests.integration.gateways import HOME, Served, fetching_from, gateway
 
-HOME = "127.0.0.1"
 SIZE = (1200, 700)
 FIRST = 2**16
 SECOND = 2**20
@@ -116,15 +115,9 @@ async def test_a_smaller_picture_is_told_beforehand() -> None:
 async def scenery(modes: dict[str, Mode], **fetch: Any) -> AsyncGenerator[tuple[Served, ScriptedOrigin]]:
     origin = ScriptedOrigin(modes)
     async with origin.serve(HOME):
-        fields = {
-            "allowed_media_domains": ["img.example"],
-            "allow_plain_http": True,
-            "allowed_private_networks": [f"{HOME}/32"],
-            "allowed_ports": [origin.port],
-            **fetch,
-        }
+        media = fetching_from(origin, **fetch)
         lookup = ScriptedDns({"img.example": [[HOME]]})
-        async with counting(media={"fetch": fields, "render_workers": 1}, lookup=lookup) as served:
+        async with counting(media=media, lookup=lookup) as served:
             yield served, origin
         await origin.until_idle()
 

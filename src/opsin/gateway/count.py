@@ -162,14 +162,7 @@ class PictureCounter:
         """The same without a prompt."""
         family = bounded(self._family, bounds)
         room = None if self._max_model_len is None else self._max_model_len - (max_tokens or 1)
-        wants, turned = [view.want for view in views], [view.turned for view in views]
-        try:
-            fitted = fit(family, wants, room, self._limits)
-            on_their_sides = fit(family, turned, room, self._limits)
-        except InvalidRequest as error:
-            counted = _as_asked(family, views, error)
-        else:
-            counted = _merged(views, fitted, on_their_sides)
+        counted = _both_ways(family, views, lambda wants: fit(family, wants, room, self._limits))
         return replace(counted, max_model_len=self._max_model_len)
 
 
@@ -232,20 +225,26 @@ def _sizes(views: Sequence[View]) -> Counted:
 
 def _planned(planner: TextPlanner, views: Sequence[View], max_tokens: int | None) -> Counted:
     """An estimate of the text decides what fits, as it does for the request, but is told to nobody."""
-    wants, turned = [view.want for view in views], [view.turned for view in views]
-    try:
-        plan = planner.plan(wants, max_tokens)
-        on_their_sides = plan if turned == wants else planner.plan(turned, max_tokens)
-    except InvalidRequest as error:
-        counted = _as_asked(planner.family, views, error)
-    else:
-        counted = _merged(views, plan.pictures, on_their_sides.pictures)
+    counted = _both_ways(planner.family, views, lambda wants: planner.plan(wants, max_tokens).pictures)
     return replace(
         counted,
         text_tokens=planner.text.tokens if planner.text.is_exact else None,
         max_model_len=planner.max_model_len,
         is_limited=bool(views) and planner.max_model_len is not None,
     )
+
+
+def _both_ways(
+    family: Family, views: Sequence[View], fitted: Callable[[Sequence[Want]], Sequence[Fitted[Family] | PlannedPicture]]
+) -> Counted:
+    """As ``fitted`` has the pictures, and once more where some may lie on their sides."""
+    wants, turned = [view.want for view in views], [view.turned for view in views]
+    try:
+        upright = fitted(wants)
+        on_their_sides = upright if turned == wants else fitted(turned)
+    except InvalidRequest as error:
+        return _as_asked(family, views, error)
+    return _merged(views, upright, on_their_sides)
 
 
 def _merged(

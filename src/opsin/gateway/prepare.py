@@ -158,9 +158,8 @@ class TokenPreparer:
     async def _picture(self, media: MediaBytes, plan: VisionPlan, key: str, *, known: bool) -> Picture:
         rendered = None
         if not known:
-            started = time.monotonic()
-            rendered = await self._renderer.render(media, plan.recipe)
-            self._metrics.preprocess.observe(time.monotonic() - started)
+            with _measured(self._metrics):
+                rendered = await self._renderer.render(media, plan.recipe)
         return Picture(key=key, image_tokens=plan.image_tokens, num_tiles=plan.num_tiles, rendered=rendered)
 
 
@@ -216,7 +215,7 @@ class MessagePreparer:
         return Prepared(ChatPrompt(guarded.conversation), pictures, used, max_tokens, warnings=guarded.warnings)
 
     async def _verified(self, media: MediaBytes) -> Picture:
-        with self._measured():
+        with _measured(self._metrics):
             await self._renderer.verify(media)
         return Picture(key=media.sha256, image_tokens=None, num_tiles=None, media=media)
 
@@ -224,16 +223,18 @@ class MessagePreparer:
         if plan.size is None:
             picture = await self._verified(media)
         else:
-            with self._measured():
+            with _measured(self._metrics):
                 scaled = await self._renderer.scale(media, plan.size, closest_to(media.header.format))
             picture = Picture(key=scaled.sha256, image_tokens=None, num_tiles=None, media=scaled)
         return replace(picture, image_tokens=plan.count.image_tokens, num_tiles=plan.count.num_tiles)
 
-    @contextmanager
-    def _measured(self) -> Generator[None]:
-        started = time.monotonic()
-        yield
-        self._metrics.preprocess.observe(time.monotonic() - started)
+
+@contextmanager
+def _measured(metrics: Metrics) -> Generator[None]:
+    """The work of a sandbox worker on one picture."""
+    started = time.monotonic()
+    yield
+    metrics.preprocess.observe(time.monotonic() - started)
 
 
 def wanted(prompt: Prompt, media: Sequence[MediaBytes]) -> list[Want]:

@@ -37,6 +37,7 @@ from opsin.protocol.response import (
     PromptTokensDetails,
     Usage,
     WarningObject,
+    encode,
     encode_with,
     error_body,
     now,
@@ -191,7 +192,7 @@ class _Chunks:
     def finish(self, done: Done) -> bytes:
         chunk = self._chunk([ChunkChoice(self._delta(None), finish_reason=done.reason)])
         chunk.opsin = _extension(done)
-        return encode_with(chunk, FurtherFields())
+        return encode(chunk)
 
     def usage(self, usage: EngineUsage) -> bytes:
         chunk = self._chunk([])

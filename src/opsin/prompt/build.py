@@ -17,13 +17,11 @@ from itertools import islice
 from opsin.core.conversation import Conversation, Message, Prompt, RawPrompt, TextPart
 from opsin.core.errors import ConfigError, InvalidRequest
 from opsin.prompt.spelling import spellings
-from opsin.prompt.template import ChatTemplate, TemplateMessage, TemplatePart
+from opsin.prompt.template import PROBE, ChatTemplate, TemplateMessage, TemplatePart, in_parts, reads_parts
 from opsin.prompt.tokenizer import Tokenizer
 from opsin.vision.plan import VisionPlan
 
 _PRIVATE_USE = range(0xE000, 0xF900)
-
-_PROBE = "opsin probe"
 
 _NUM_CACHED_SLOTS = 64
 
@@ -172,12 +170,7 @@ class PromptBuilder:
         if not self._wants_parts:
             lines = (write(part.text) if isinstance(part, TextPart) else self._image_token for part in message.parts)
             return {"role": message.role, "content": "\n".join(lines)}
-        parts: list[TemplatePart] = [
-            {"type": "text", "text": write(part.text)} if isinstance(part, TextPart) else {"type": "image"}
-            for part in message.parts
-        ]
-        # Templates look at the first part without asking whether there is one.
-        return {"role": message.role, "content": parts or [{"type": "text", "text": ""}]}
+        return in_parts(message, write)
 
     def _added(self, prompt: _Tokenised) -> list[int]:
         return [token_id for token_id in prompt.ids if token_id in self._tokenizer.added_token_ids]
@@ -200,13 +193,10 @@ class PromptBuilder:
 
     def _template_wants_parts(self) -> bool:
         """Whether content is a list of parts (the rule for pictures) or a string; found out by rendering both."""
-        parts: list[TemplatePart] = [{"type": "image"}, {"type": "text", "text": _PROBE}]
-        as_parts = self._probe(parts)
-        # A template for strings may print the list as Python or JSON would.
-        is_printed = f"'{_PROBE}'" in as_parts or f'"{_PROBE}"' in as_parts
-        if _PROBE in as_parts and not is_printed and as_parts.count(self._image_token) == 1:
+        as_parts = self._probe([{"type": "image"}, {"type": "text", "text": PROBE}])
+        if reads_parts(as_parts) and as_parts.count(self._image_token) == 1:
             return True
-        if _PROBE in self._probe(_PROBE):
+        if PROBE in self._probe(PROBE):
             return False
         raise ConfigError("chat template: renders a user's content neither as a list of parts nor as a string")
 

@@ -9,17 +9,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from opsin.core.conversation import Conversation, Message, TextPart
+from opsin.core.conversation import Conversation, TextPart
 from opsin.core.errors import ConfigError, InvalidRequest
-from opsin.prompt.template import ChatTemplate, TemplateMessage, TemplatePart
+from opsin.prompt.template import PROBE, ChatTemplate, TemplateMessage, TemplatePart, in_parts, reads_parts
 from opsin.prompt.tokenizer import Tokenizer
 
 _BYTES_PER_TOKEN = 4
 _TOKENS_PER_MESSAGE = 8
 _TOKENS_PER_PROMPT = 32
 """A system message that templates write unasked is among them."""
-
-_PROBE = "opsin probe"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +70,7 @@ class TemplateLength:
     def length(self, conversation: Conversation) -> TextLength:
         """See TextMeasure."""
         try:
-            tokens = self._tokens([_as_template_message(message) for message in conversation.messages])
+            tokens = self._tokens([in_parts(message, str) for message in conversation.messages])
         except InvalidRequest:
             return self._estimate.length(conversation)
         num_pictures = sum(1 for _ in conversation.media())
@@ -88,8 +86,7 @@ class TemplateLength:
             rendered = self._template.render([_pictures_and_probe(1)])
         except InvalidRequest as error:
             raise ConfigError(f"chat template: {error.message}") from error
-        is_printed = f"'{_PROBE}'" in rendered or f'"{_PROBE}"' in rendered
-        if two <= one or _PROBE not in rendered or is_printed:
+        if two <= one or not reads_parts(rendered):
             raise ConfigError("chat template: does not take content as a list of parts")
         return two - one
 
@@ -101,12 +98,4 @@ def _has_fields(conversation: Conversation) -> bool:
 
 def _pictures_and_probe(num_pictures: int) -> TemplateMessage:
     pictures: list[TemplatePart] = [{"type": "image"} for _ in range(num_pictures)]
-    return {"role": "user", "content": [*pictures, {"type": "text", "text": _PROBE}]}
-
-
-def _as_template_message(message: Message) -> TemplateMessage:
-    parts: list[TemplatePart] = [
-        {"type": "text", "text": part.text} if isinstance(part, TextPart) else {"type": "image"}
-        for part in message.parts
-    ]
-    return {"role": message.role, "content": parts or [{"type": "text", "text": ""}]}
+    return {"role": "user", "content": [*pictures, {"type": "text", "text": PROBE}]}

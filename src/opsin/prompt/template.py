@@ -9,7 +9,7 @@ Hugging Face form, but no tokens and no pictures.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import datetime
 from typing import Any, Literal, TypedDict
@@ -20,7 +20,7 @@ from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from opsin.core.conversation import Role
+from opsin.core.conversation import Message, Role, TextPart
 from opsin.core.errors import ConfigError, InvalidRequest
 
 MAX_PROMPT_CHARS = 16 * 1024 * 1024
@@ -47,6 +47,25 @@ class TemplateMessage(TypedDict):
 
     role: Role
     content: str | list[TemplatePart]
+
+
+PROBE = "opsin probe"
+"""A text that is rendered to see what a template makes of it."""
+
+
+def in_parts(message: Message, write: Callable[[str], str]) -> TemplateMessage:
+    """A message whose content is a list of parts; ``write`` says what is rendered in the place of a text."""
+    parts: list[TemplatePart] = [
+        {"type": "text", "text": write(part.text)} if isinstance(part, TextPart) else {"type": "image"}
+        for part in message.parts
+    ]
+    # Templates look at the first part without asking whether there is one.
+    return {"role": message.role, "content": parts or [{"type": "text", "text": ""}]}
+
+
+def reads_parts(rendered: str) -> bool:
+    """Of a rendered list of parts with PROBE: a template for strings may print it as Python or JSON would."""
+    return PROBE in rendered and f"'{PROBE}'" not in rendered and f'"{PROBE}"' not in rendered
 
 
 class _Refusal(TemplateError):

@@ -25,18 +25,15 @@ class Relayed:
     messages: tuple[Fields, ...]
 
 
-class _Messages(msgspec.Struct):
-    messages: list[Raw]
-
-
 _body = msgspec.json.Decoder(Raw)
-_messages = msgspec.json.Decoder(_Messages)
+_messages = msgspec.json.Decoder(list[Raw])
 
 
 def relayed(body: bytes) -> Relayed:
     """Of a body that is a valid request. Raises InvalidRequest where it is JSON only for a lenient parser."""
     try:
-        fields, messages = _body.decode(body), _messages.decode(body).messages
+        fields = _body.decode(body)
+        messages = _messages.decode(fields["messages"])
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise InvalidRequest("the body is not valid JSON", code=Code.INVALID_JSON) from None
     return Relayed(_fields(Place.REQUEST, fields), tuple(_fields(Place.MESSAGE, message) for message in messages))

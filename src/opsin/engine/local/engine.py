@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 
 import psutil
 
-from opsin.core.errors import Code, ConfigError, EngineError, OpsinError
+from opsin.core.errors import Code, EngineError, OpsinError
 from opsin.core.stages import Stage
 from opsin.engine.api import (
     Capabilities,
@@ -31,7 +30,7 @@ from opsin.engine.api import (
     TokenPrompt,
     Usage,
 )
-from opsin.engine.crashes import MAX_CRASHES, WINDOW_S, CrashHistory
+from opsin.engine.crashes import CrashHistory, restarted
 from opsin.engine.local.config import LocalEngineConfig
 from opsin.engine.local.detokenize import Detokenizer, TextStream
 from opsin.engine.local.messages import (
@@ -213,7 +212,7 @@ class LocalEngine:
             await self._pump(live)
             self._bury()
             await live.kill()
-            live = await self._restart()
+            live = await restarted(self._crashes, self._launch, self._give_up)
 
     async def _pump(self, worker: WorkerProcess) -> None:
         """The supervisor's border: a worker that talks nonsense is a dead one."""
@@ -230,21 +229,9 @@ class LocalEngine:
         self._unready_reason = "the engine process died and is being restarted"
         self._fail_all(EngineError("the engine process died while it ran this request", code=Code.ENGINE_DIED))
 
-    async def _restart(self) -> WorkerProcess | None:
-        """Back-off and launch, again and again; None when it shall stay down."""
-        while (delay_s := self._crashes.record(time.monotonic())) is not None:
-            await asyncio.sleep(delay_s)
-            try:
-                return await self._launch()
-            except OpsinError as error:
-                logger.error("the restart failed: %s", error.message)
-                if isinstance(error, ConfigError):
-                    return None
-        self._unready_reason = (
-            f"the engine process died {MAX_CRASHES} times within {WINDOW_S / 60:g} minutes and stays down"
-        )
+    def _give_up(self, how_often: str) -> None:
+        self._unready_reason = f"the engine process died {how_often}"
         logger.error(self._unready_reason)
-        return None
 
     def _dispatch(self, message: FromWorker) -> None:
         match message:

@@ -15,7 +15,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
 
-from opsin.core.errors import Code, ConfigError, EngineError, OpsinError
+from opsin.core.errors import Code, EngineError, OpsinError
 from opsin.engine.api import (
     Capabilities,
     EngineStats,
@@ -25,7 +25,7 @@ from opsin.engine.api import (
     Reservation,
     StreamEvent,
 )
-from opsin.engine.crashes import MAX_CRASHES, WINDOW_S, CrashHistory
+from opsin.engine.crashes import CrashHistory, restarted
 from opsin.engine.managed.canary import try_out
 from opsin.engine.managed.config import ManagedOptions
 from opsin.engine.managed.launch import Launch
@@ -185,21 +185,11 @@ class ManagedEngine:
             self._life = None
             self._unready_reason = f"{self._name} ended and is being restarted"
             await _end(live)
-            live = await self._restart()
+            live = await restarted(self._crashes, self._launch, self._give_up)
 
-    async def _restart(self) -> _Life | None:
-        """Back-off and launch, again and again; None when it shall stay down."""
-        while (delay_s := self._crashes.record(time.monotonic())) is not None:
-            await asyncio.sleep(delay_s)
-            try:
-                return await self._launch()
-            except OpsinError as error:
-                logger.error("the restart failed: %s", error.message)
-                if isinstance(error, ConfigError):
-                    return None
-        self._unready_reason = f"{self._name} ended {MAX_CRASHES} times within {WINDOW_S / 60:g} minutes and stays down"
+    def _give_up(self, how_often: str) -> None:
+        self._unready_reason = f"{self._name} ended {how_often}"
         logger.error(self._unready_reason)
-        return None
 
     def _running(self) -> _Life:
         if self._life is None or self._closed:

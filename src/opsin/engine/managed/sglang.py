@@ -8,9 +8,21 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from opsin.engine.managed.launch import LOOPBACK, NOWHERE, EngineProgram, Passed, Serving, flag, names_in, words_of
+from opsin.engine.managed.launch import (
+    FETCHES_NOTHING,
+    GPU_SETTINGS,
+    LOOPBACK,
+    NOWHERE,
+    OWN_FLAG,
+    OWN_SERVER,
+    EngineProgram,
+    Passed,
+    Serving,
+    flag,
+    names_in,
+    words_of,
+)
 
-_OWN_SERVER = "opsin alone reaches the engine, by HTTP on a loopback port"
 _ON_COMMAND_LINE = "SGLang takes keys on its command line only, where everybody on the machine can read them"
 
 
@@ -46,31 +58,19 @@ SGLANG = EngineProgram(
     program=("sglang",),
     install="pip install sglang",
     arguments=_arguments,
-    heeds=frozenset(
-        {
-            "chat_template",
-            "max_model_len",
-            "mm_processor_kwargs.",
-            "revision",
-            "local.dtype",
-            "local.gpu_memory_utilization",
-            "local.max_num_seqs",
-            "local.quantization",
-            "local.trust_remote_code",
-        }
-    ),
+    heeds=GPU_SETTINGS,
     overruled={
-        "--host": _OWN_SERVER,
-        "--port": _OWN_SERVER,
-        "--ssl-keyfile": _OWN_SERVER,
-        "--ssl-certfile": _OWN_SERVER,
-        "--ssl-ca-certs": _OWN_SERVER,
-        "--grpc-mode": _OWN_SERVER,
+        "--host": OWN_SERVER,
+        "--port": OWN_SERVER,
+        "--ssl-keyfile": OWN_SERVER,
+        "--ssl-certfile": OWN_SERVER,
+        "--ssl-ca-certs": OWN_SERVER,
+        "--grpc-mode": OWN_SERVER,
         "--api-key": _ON_COMMAND_LINE,
         "--admin-api-key": _ON_COMMAND_LINE,
-        "--served-model-name": "say it as opsin's own flag",
+        "--served-model-name": OWN_FLAG,
         "--limit-mm-data-per-request": "say --limit-mm-per-prompt, which is opsin's own",
-        "--allowed-media-domains": "opsin fetches pictures, and the engine nothing",
+        "--allowed-media-domains": FETCHES_NOTHING,
         "--trust-mm-content-hashes": "opsin forwards no hash of a client",
         "--trust-request-chat-template": "opsin forwards no template of a client",
     },

@@ -6,11 +6,24 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import cast
 
-from opsin.engine.managed.launch import LOOPBACK, NOWHERE, EngineProgram, Passed, Serving, flag, names_in, words_of
+from opsin.engine.managed.launch import (
+    FETCHES_NOTHING,
+    GPU_SETTINGS,
+    LOOPBACK,
+    NOWHERE,
+    ONE_KEY,
+    OWN_FLAG,
+    OWN_SERVER,
+    READS_NO_FILES,
+    EngineProgram,
+    Passed,
+    Serving,
+    flag,
+    names_in,
+    words_of,
+)
 
 _KWARGS = "--mm-processor-kwargs"
-_OWN_SERVER = "opsin alone reaches the engine, by HTTP on a loopback port"
-_ONE_KEY = "opsin makes a key for every start and gives it by the environment"
 _NO_REQUEST_SETS = "opsin forwards no such field, and nobody else may reach the engine"
 
 _GONE = (
@@ -81,43 +94,31 @@ VLLM = EngineProgram(
         "VLLM_NO_USAGE_STATS": "1",
     },
     key_variable="VLLM_API_KEY",
-    heeds=frozenset(
-        {
-            "chat_template",
-            "max_model_len",
-            "mm_processor_kwargs.",
-            "revision",
-            "local.dtype",
-            "local.gpu_memory_utilization",
-            "local.max_num_seqs",
-            "local.quantization",
-            "local.trust_remote_code",
-        }
-    ),
+    heeds=GPU_SETTINGS,
     overruled={
-        "--host": _OWN_SERVER,
-        "--port": _OWN_SERVER,
-        "--uds": _OWN_SERVER,
-        "--grpc": _OWN_SERVER,
-        "--grpc-port": _OWN_SERVER,
-        "--headless": _OWN_SERVER,
+        "--host": OWN_SERVER,
+        "--port": OWN_SERVER,
+        "--uds": OWN_SERVER,
+        "--grpc": OWN_SERVER,
+        "--grpc-port": OWN_SERVER,
+        "--headless": OWN_SERVER,
         "--tokens-only": "opsin speaks chat completions",
-        "--root-path": _OWN_SERVER,
-        "--ssl-keyfile": _OWN_SERVER,
-        "--ssl-certfile": _OWN_SERVER,
-        "--ssl-ca-certs": _OWN_SERVER,
-        "--ssl-cert-reqs": _OWN_SERVER,
-        "--ssl-ciphers": _OWN_SERVER,
-        "--enable-ssl-refresh": _OWN_SERVER,
-        "--allow-credentials": _OWN_SERVER,
-        "--allowed-headers": _OWN_SERVER,
-        "--allowed-methods": _OWN_SERVER,
-        "--allowed-origins": _OWN_SERVER,
-        "--api-key": _ONE_KEY,
-        "--served-model-name": "say it as opsin's own flag",
-        "--limit-mm-per-prompt": "say it as opsin's own flag",
-        "--allowed-media-domains": "opsin fetches pictures, and the engine nothing",
-        "--allowed-local-media-path": "opsin reads pictures, and the engine no file",
+        "--root-path": OWN_SERVER,
+        "--ssl-keyfile": OWN_SERVER,
+        "--ssl-certfile": OWN_SERVER,
+        "--ssl-ca-certs": OWN_SERVER,
+        "--ssl-cert-reqs": OWN_SERVER,
+        "--ssl-ciphers": OWN_SERVER,
+        "--enable-ssl-refresh": OWN_SERVER,
+        "--allow-credentials": OWN_SERVER,
+        "--allowed-headers": OWN_SERVER,
+        "--allowed-methods": OWN_SERVER,
+        "--allowed-origins": OWN_SERVER,
+        "--api-key": ONE_KEY,
+        "--served-model-name": OWN_FLAG,
+        "--limit-mm-per-prompt": OWN_FLAG,
+        "--allowed-media-domains": FETCHES_NOTHING,
+        "--allowed-local-media-path": READS_NO_FILES,
         "--no-enable-prompt-tokens-details": "opsin reads these details",
         "--trust-request-mm-kwargs": _NO_REQUEST_SETS,
         "--trust-request-chat-template": _NO_REQUEST_SETS,
