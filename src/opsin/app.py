@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.metadata import version
 
 from opsin import managing
@@ -12,6 +13,7 @@ from opsin.cache.keys import FeatureKeys, Scopes
 from opsin.core.errors import ConfigError
 from opsin.core.problems import raise_all
 from opsin.core.stages import Stage
+from opsin.core.together import together
 from opsin.engine.api import Capabilities, Engine, InputKind
 from opsin.engine.fake import FakeEngine
 from opsin.engine.local.config import ENGINE_STAGES, LocalEngineConfig
@@ -23,11 +25,12 @@ from opsin.gateway.auth import Auth
 from opsin.gateway.chat import ChatService
 from opsin.gateway.count import Counter, CountService, MessageCounter, PictureCounter, PromptCounter
 from opsin.gateway.fitting import MessageFitter, PromptFitter
-from opsin.gateway.intake import Intake
+from opsin.gateway.intake import Intake, Reading
+from opsin.gateway.names import ModelNames
 from opsin.gateway.plan_check import PlanCheck
 from opsin.gateway.prepare import MessagePreparer, Preparer, Renderer, TokenPreparer
 from opsin.gateway.routes import Gateway
-from opsin.gateway.served import ServedModels
+from opsin.gateway.served import Served, ServedModels
 from opsin.media.confine import Level
 from opsin.media.dns import Lookup, system_lookup
 from opsin.media.loader import MediaLoader
@@ -66,7 +69,7 @@ class Application:
 
     gateway: Gateway
     renderer: RenderPool
-    adoption: _Adoption | None = None
+    models: tuple[_Model, ...]
 
     async def start(self) -> None:
         """Starts workers and engine.
@@ -77,22 +80,35 @@ class Application:
         """
         await self.renderer.start()
         _log_isolation(self.renderer.level)
-        await self.gateway.engine.start()
-        capabilities = self.gateway.engine.capabilities()
-        if self.adoption is not None:
-            self.adoption.settle(capabilities, self.gateway.models)
-        if capabilities.load_time_s is not None:
-            self.gateway.metrics.load_time.set(capabilities.load_time_s)
+        times_s = await together(model.start() for model in self.models)
+        if told := [time_s for time_s in times_s if time_s is not None]:
+            self.gateway.metrics.load_time.set(max(told))
 
     async def close(self) -> None:
         """Ends everything that start() began; safe after a failed start."""
-        await self.gateway.engine.close()
+        await together(model.served.engine.close() for model in self.models)
         await self.renderer.close()
 
 
 def _log_isolation(level: Level) -> None:
     """How far the processes are confined that decode strangers' pictures; less than by seccomp is worth a warning."""
     logger.log(logging.INFO if level >= Level.SECCOMP else logging.WARNING, "%s", fields(sandbox=level.label))
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """One model of the server, and what is still to be learned of it."""
+
+    served: Served
+    adoption: _Adoption | None = None
+
+    async def start(self) -> float | None:
+        """Starts the engine; returns the seconds that its model took to load, if it tells. Raises as Engine.start."""
+        await self.served.engine.start()
+        capabilities = self.served.engine.capabilities()
+        if self.adoption is not None:
+            self.adoption.settle(capabilities, self.served.names)
+        return capabilities.load_time_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +119,12 @@ class _Adoption:
     stated: CountedModel | None
     fitter: MessageFitter
 
-    def settle(self, capabilities: Capabilities, models: ServedModels) -> None:
+    def settle(self, capabilities: Capabilities, names: ModelNames) -> None:
         """Takes the upstream's name over, and counts from now on if the model is known."""
         model = self.stated or found_model(self.settings, capabilities)
         max_model_len = context_length(self.settings, capabilities, model)
         if capabilities.model_name is not None:
-            models.adopt(capabilities.model_name, max_model_len)
+            names.adopt(capabilities.model_name, max_model_len)
         if model is not None:
             self.fitter.plan_with(model.planner(self.settings.gateway, max_model_len))
         tell(self.settings, model, max_model_len)
@@ -134,12 +150,21 @@ class _Media:
 
 
 @dataclass(frozen=True, slots=True)
-class _Serving:
-    """An engine, and what prepares and counts requests for it."""
+class _Origin:
+    """An engine that is built and not started. ``local`` is None where it has a template of its own."""
 
+    settings: Settings
     engine: Engine
+    local: LocalModel | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Serving:
+    """What prepares and counts the requests of one model, and how they are sampled by default."""
+
     preparer: Preparer
     counter: Counter
+    defaults: GenerationDefaults
 
 
 def find_model(settings: Settings) -> Countable:
@@ -215,27 +240,41 @@ def build(settings: Settings, *, lookup: Lookup = system_lookup) -> Application:
         ConfigError: the settings or the model do not allow a start.
     """
     media = _Media(MediaLoader(settings.media, lookup), RenderPool(settings.media))
+    origins = [_origin(settings)]
+    metrics = _metrics([origin.engine for origin in origins])
+    models = tuple(_model(origin, media, metrics) for origin in origins)
+    served = ServedModels(tuple(model.served for model in models))
+    gateway = Gateway(
+        models=served,
+        auth=Auth(settings.gateway.api_key),
+        admission=Admission(settings.gateway.max_requests),
+        metrics=metrics,
+        intake=Intake(media.renderer, served, max_text_bytes=settings.gateway.max_text_bytes),
+        config=settings.gateway,
+    )
+    return Application(gateway, media.renderer, models)
+
+
+def _origin(settings: Settings) -> _Origin:
     match settings.engine:
         case EngineKind.LOCAL:
-            return _with_local_engine(settings, media)
+            return _local_origin(settings)
         case EngineKind.UPSTREAM:
             if settings.upstream is None:
                 raise ConfigError("engine 'upstream' needs --upstream URL")
-            return _with_chat_engine(settings, media, UpstreamEngine(settings.upstream), "upstream")
+            return _Origin(settings, UpstreamEngine(settings.upstream))
         case EngineKind.VLLM | EngineKind.SGLANG | EngineKind.LLAMA_CPP | EngineKind.RAMALAMA:
             sees = settings.media.limit_mm_per_prompt.image > 0
             engine = ManagedEngine(settings.engine, managing.launcher_of(settings), settings.managed, sees=sees)
-            return _with_chat_engine(managing.capped(settings), media, engine, settings.engine)
+            return _Origin(managing.capped(settings), engine)
         case EngineKind.FAKE:
-            fake = settings.fake.model_copy(update={"input": InputKind.MESSAGES})
-            return _with_chat_engine(settings, media, FakeEngine(fake), "fake")
+            return _Origin(settings, FakeEngine(settings.fake.model_copy(update={"input": InputKind.MESSAGES})))
 
 
-def _with_local_engine(settings: Settings, media: _Media) -> Application:
+def _local_origin(settings: Settings) -> _Origin:
     model = load_local_model(settings)
     card = model.card
     logger.info("%s", fields(model=settings.model, revision=card.revision, quantization=card.quantization))
-    max_model_len = _max_model_len(settings, card)
     config = LocalEngineConfig(
         **settings.local.model_dump(),
         model_path=card.path,
@@ -244,18 +283,28 @@ def _with_local_engine(settings: Settings, media: _Media) -> Application:
         eos_token_ids=card.eos_token_ids,
         image_mean=_per_channel(card.normalization.mean, IMAGENET_MEAN),
         image_std=_per_channel(card.normalization.std, IMAGENET_STD),
-        max_model_len=max_model_len,
+        max_model_len=_max_model_len(settings, card),
         delays={stage: seconds for stage, seconds in settings.inject_delay_s.items() if stage in ENGINE_STAGES},
         step_delay_s=settings.inject_step_delay_s,
         out_of_memory=settings.inject_out_of_memory,
     )
-    engine = _delayed_engine(settings, LocalEngine(config, lambda: Detokenizer(model.tokenizer)))
-    metrics = _metrics(engine)
+    return _Origin(settings, LocalEngine(config, lambda: Detokenizer(model.tokenizer)), model)
+
+
+def _model(origin: _Origin, media: _Media, metrics: Metrics) -> _Model:
+    if origin.local is not None:
+        return _model_of_tokens(origin, origin.local, media, metrics)
+    return _model_of_messages(origin, media, metrics)
+
+
+def _model_of_tokens(origin: _Origin, model: LocalModel, media: _Media, metrics: Metrics) -> _Model:
+    settings, card = origin.settings, model.card
+    engine = _delayed_engine(settings, origin.engine)
     identity = (
         card.model_id,
         card.revision or "unknown",
         card.processor_fingerprint,
-        config.dtype,
+        settings.local.dtype,
         card.quantization or "unquantized",
         version("transformers"),
         settings.media.render_mode,
@@ -269,26 +318,26 @@ def _with_local_engine(settings: Settings, media: _Media) -> Application:
         builder=model.builder,
         metrics=metrics,
     )
-    serving = _Serving(engine, preparer, PromptCounter(fitter, model.builder))
-    models = ServedModels(
+    names = ModelNames(
         settings.served_model_name or (settings.model,),
         root=settings.model,
         revision=card.revision,
-        max_model_len=max_model_len,
+        max_model_len=_max_model_len(settings, card),
     )
-    return _assemble(settings, media, serving, metrics, models, card.generation)
+    serving = _Serving(preparer, PromptCounter(fitter, model.builder), card.generation)
+    return _Model(_served(settings, engine, names, serving, media, metrics))
 
 
-def _with_chat_engine(settings: Settings, media: _Media, engine: Engine, name: str) -> Application:
-    engine = _delayed_engine(settings, engine)
-    metrics = _metrics(engine)
-    renders = _delayed_renderer(settings, media.renderer)
+def _model_of_messages(origin: _Origin, media: _Media, metrics: Metrics) -> _Model:
+    settings = origin.settings
+    engine = _delayed_engine(settings, origin.engine)
     fitter = MessageFitter(_text_guard(settings))
+    renders = _delayed_renderer(settings, media.renderer)
     preparer = MessagePreparer(fitter=fitter, renderer=renders, metrics=metrics)
-    serving = _Serving(engine, preparer, MessageCounter(fitter))
-    models = ServedModels(settings.served_model_name, root=name, revision=None, max_model_len=None)
-    application = _assemble(settings, media, serving, metrics, models, GenerationDefaults())
-    return replace(application, adoption=_Adoption(settings, stated_model(settings), fitter))
+    names = ModelNames(settings.served_model_name, root=settings.engine, revision=None, max_model_len=None)
+    serving = _Serving(preparer, MessageCounter(fitter), GenerationDefaults())
+    served = _served(settings, engine, names, serving, media, metrics)
+    return _Model(served, _Adoption(settings, stated_model(settings), fitter))
 
 
 def _text_guard(settings: Settings) -> TextGuard:
@@ -312,15 +361,9 @@ def _per_channel(values: tuple[float, ...] | None, default: tuple[float, float, 
     return values[0], values[1], values[2]
 
 
-def _assemble(
-    settings: Settings,
-    media: _Media,
-    serving: _Serving,
-    metrics: Metrics,
-    models: ServedModels,
-    defaults: GenerationDefaults,
-) -> Application:
-    engine = serving.engine
+def _served(
+    settings: Settings, engine: Engine, names: ModelNames, serving: _Serving, media: _Media, metrics: Metrics
+) -> Served:
     load_delay = settings.inject_delay_s.get(Stage.MEDIA_LOAD)
     loader = DelayedLoader(media.loader, load_delay) if load_delay else media.loader
     chat = ChatService(
@@ -328,32 +371,28 @@ def _assemble(
         loader=loader,
         preparer=serving.preparer,
         scopes=Scopes(),
-        defaults=defaults,
+        defaults=serving.defaults,
         metrics=metrics,
-        plan_check=PlanCheck(models, settings.engine, metrics),
+        plan_check=PlanCheck(names, settings.engine, metrics),
     )
-    gateway = Gateway(
+    capabilities = engine.capabilities()
+    return Served(
+        names=names,
         chat=chat,
         counts=CountService(loader, serving.counter),
         engine=engine,
-        auth=Auth(settings.gateway.api_key),
-        models=models,
-        admission=Admission(settings.gateway.max_requests),
-        metrics=metrics,
-        intake=Intake(
-            media.renderer,
-            max_text_bytes=settings.gateway.max_text_bytes,
-            keep_base64=engine.capabilities().input is InputKind.MESSAGES,
-            relay=engine.capabilities().relays,
-        ),
-        config=settings.gateway,
+        reading=Reading(keep_base64=capabilities.input is InputKind.MESSAGES, relay=capabilities.relays),
     )
-    return Application(gateway, media.renderer)
 
 
-def _metrics(engine: Engine) -> Metrics:
-    capabilities = engine.capabilities()
-    return Metrics(stages=capabilities.stages, cache=capabilities.reports_cache, kv=capabilities.reports_kv)
+def _metrics(engines: Sequence[Engine]) -> Metrics:
+    """What one engine can tell is shown."""
+    told = [engine.capabilities() for engine in engines]
+    return Metrics(
+        stages=frozenset[Stage]().union(*(one.stages for one in told)),
+        cache=any(one.reports_cache for one in told),
+        kv=any(one.reports_kv for one in told),
+    )
 
 
 def _delayed_engine(settings: Settings, engine: Engine) -> Engine:

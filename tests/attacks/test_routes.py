@@ -83,7 +83,7 @@ async def test_case_06_from_python_too(opened: Target, canary: Canary) -> None:
         raw.to_request(SamplingParams(), loader),
     ]
     for request in requests:
-        chat = opened.served.application.gateway.chat
+        chat = opened.served.application.gateway.models.default.chat
         with pytest.raises(MediaError) as caught:
             await collect(chat.answer(request, request_id=new_request_id(), tenant="python"))
         assert caught.value.code == "media_url_blocked"

@@ -156,7 +156,8 @@ async def test_case_07_no_redirect_is_followed_by_default(as_it_comes: Target, o
             assert (status, body["error"]["code"]) == (400, "media_url_redirect")
         request = chat_request(messages, SamplingParams(), MediaLoader(MediaConfig()))
         with pytest.raises(MediaError) as caught:
-            await collect(served.application.gateway.chat.answer(request, request_id=new_request_id(), tenant="python"))
+            chat = served.application.gateway.models.default.chat
+            await collect(chat.answer(request, request_id=new_request_id(), tenant="python"))
         assert caught.value.code == "media_url_redirect"
     assert [asked.line for asked in origin.asked[before:]] == ["GET /to-picture HTTP/1.1"] * 3
 

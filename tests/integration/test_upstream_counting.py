@@ -177,7 +177,7 @@ async def test_what_an_upstream_calls_its_model_is_enough() -> None:
             assert status == 200
             (report,) = answer["opsin"]["images"]
             assert report["image_tokens"] < 4096  # which the upstream says is its length
-            assert served.application.gateway.models.default in (QWEN, "mine")
+            assert served.application.gateway.models.default.names.default in (QWEN, "mine")
 
 
 async def test_without_a_model_nothing_changes() -> None:
@@ -202,7 +202,7 @@ async def test_the_names_that_clients_ask_for_are_not_the_counted_model() -> Non
         assert (await ask(served, model="scripted"))[0] == 200
         assert (await ask(served, model=QWEN))[0] == 404
     async with in_front(model=QWEN, served_model_name=("mine",)) as (served, _):
-        assert served.application.gateway.models.names == ("mine",)
+        assert tuple(served.application.gateway.models.default.names) == ("mine",)
 
 
 @pytest.mark.parametrize("shape", UsageShape)

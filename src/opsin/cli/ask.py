@@ -89,10 +89,10 @@ async def _hint(application: Application, media: list[MediaBytes]) -> None:
 
 async def _answer(application: Application, body: bytes, *, as_json: bool) -> None:
     request_id = new_request_id()
-    answer = application.gateway.chat.answer(parse_request(body), request_id=request_id, tenant="cli")
+    served = application.gateway.models.default
+    answer = served.chat.answer(parse_request(body), request_id=request_id, tenant="cli")
     if as_json:
-        model = application.gateway.models.default
-        print(to_completion(await collect(answer), request_id=request_id, model=model).decode())
+        print(to_completion(await collect(answer), request_id=request_id, model=served.names.default).decode())
         return
     begun = False
     async with aclosing(answer) as events:

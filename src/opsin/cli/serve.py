@@ -133,9 +133,11 @@ async def _start(application: Application, listener: Listener, metrics: Listener
         print(f"opsin: {error}", file=sys.stderr)
         listener.should_exit = True
         return False
-    device = application.gateway.engine.capabilities().device or "upstream"
+    models = application.gateway.models
+    names = ", ".join(served.names.default for served in models)
+    devices = ", ".join(dict.fromkeys(served.engine.capabilities().device or "upstream" for served in models))
     url = _url(settings.gateway, listener)
-    console.print(f"serving {application.gateway.models.default} on {url}{settings.gateway.root_path} ({device})")
+    console.print(f"serving {names} on {url}{settings.gateway.root_path} ({devices})")
     if metrics is not None:
         await metrics.listening.wait()
         console.print(f"metrics on {_url(settings.gateway, metrics)}/metrics")
@@ -146,7 +148,7 @@ async def _tell(status: Status, gateway: Gateway, model: str) -> None:
     """What the start waits for, and since when: an engine may compile for minutes."""
     began = time.monotonic()
     while True:
-        reason = gateway.engine.unready_reason() or ""
+        reason = next(filter(None, gateway.models.unready_reasons().values()), "")
         status.update(f"loading {escape(model)} … {time.monotonic() - began:.0f} s {escape(reason)}")
         await asyncio.sleep(_TELL_S)
 

@@ -31,7 +31,9 @@ HELD_OUT_SEED = 20_261_129
 async def ask(application: Application, conversation: Conversation) -> str:
     """The model's greedy answer."""
     body = json.dumps({"messages": to_openai(conversation), "max_tokens": 96, "temperature": 0}).encode()
-    answer = application.gateway.chat.answer(parse_request(body), request_id=new_request_id(), tenant="evaluation")
+    answer = application.gateway.models.default.chat.answer(
+        parse_request(body), request_id=new_request_id(), tenant="evaluation"
+    )
     return (await collect(answer)).text
 
 

@@ -9,7 +9,7 @@ Engines get bytes or pixels, never URLs. This module knows no engine, no torch, 
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal, Protocol
@@ -169,6 +169,26 @@ class EngineStats:
     kv_cache_bytes: int | None = None  # allocated for those of running ones
     process_memory_bytes: int | None = None
     device_memory_bytes: int | None = None
+
+    @staticmethod
+    def total(several: Sequence[EngineStats]) -> EngineStats:
+        """Sums; of what only some engines can tell, the sum of what they tell."""
+        return EngineStats(
+            running=sum(one.running for one in several),
+            waiting=sum(one.waiting for one in several),
+            kv_tokens=_sum(one.kv_tokens for one in several),
+            kv_image_tokens=_sum(one.kv_image_tokens for one in several),
+            cache_bytes=_sum(one.cache_bytes for one in several),
+            prefix_cache_bytes=_sum(one.prefix_cache_bytes for one in several),
+            kv_cache_bytes=_sum(one.kv_cache_bytes for one in several),
+            process_memory_bytes=_sum(one.process_memory_bytes for one in several),
+            device_memory_bytes=_sum(one.device_memory_bytes for one in several),
+        )
+
+
+def _sum(values: Iterable[int | None]) -> int | None:
+    told = [value for value in values if value is not None]
+    return sum(told) if told else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

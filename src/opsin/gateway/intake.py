@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import secrets
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Protocol
 
 from opsin.core.errors import BodyTooLarge
@@ -30,6 +29,26 @@ class Lifter(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Reading:
+    """How the requests of one model are read.
+
+    ``keep_base64``: for an engine that is sent the pictures as base64 again. ``relay``: for one that is sent fields
+    which opsin does not read.
+    """
+
+    keep_base64: bool
+    relay: bool
+
+
+class Readings(Protocol):
+    """Knows the models."""
+
+    def reading(self, body: bytes) -> Reading:
+        """For the model that a body names. Raises nothing, whatever the body is."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
 class Taken:
     """A request, and its pictures as far as they were loaded with it."""
 
@@ -38,17 +57,12 @@ class Taken:
 
 
 class Intake:
-    """Parses bodies.
+    """Parses bodies."""
 
-    ``keep_base64``: for an engine that is sent the pictures as base64 again. ``relay``: for one that is sent fields
-    which opsin does not read.
-    """
-
-    def __init__(self, lifter: Lifter, *, max_text_bytes: int, keep_base64: bool, relay: bool) -> None:
+    def __init__(self, lifter: Lifter, models: Readings, *, max_text_bytes: int) -> None:
         self._lifter = lifter
+        self._models = models
         self._max_text_bytes = max_text_bytes
-        self._keep_base64 = keep_base64
-        self._parse = partial(parse_request, relay=relay)
 
     async def take(self, body: bytes) -> Taken:
         """Parses and validates.
@@ -59,12 +73,13 @@ class Intake:
             MediaUndecodable, Overloaded: the body could not be taken apart.
         """
         if len(body) <= LARGE_BODY_BYTES:
-            return Taken(self._parse(body))
+            return Taken(parse_request(body, relay=self._models.reading(body).relay))
         marker = f"lifted-{secrets.token_hex(8)}"  # not to be guessed: a client may write any URL
         lifted = await self._lifter.lift(body, marker)
         self._check_text(len(lifted.body))
-        request = await asyncio.to_thread(self._parse, lifted.body)
-        return Taken(request, opened(lifted, body, marker, keep_base64=self._keep_base64))
+        reading = await asyncio.to_thread(self._models.reading, lifted.body)
+        request = await asyncio.to_thread(parse_request, lifted.body, relay=reading.relay)
+        return Taken(request, opened(lifted, body, marker, keep_base64=reading.keep_base64))
 
     def _check_text(self, num_bytes: int) -> None:
         if num_bytes > self._max_text_bytes:

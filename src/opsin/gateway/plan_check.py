@@ -9,7 +9,7 @@ import logging
 from dataclasses import dataclass
 
 from opsin.engine.api import Usage
-from opsin.gateway.served import ServedModels
+from opsin.gateway.names import ModelNames
 from opsin.telemetry.logs import fields
 from opsin.telemetry.metrics import Metrics
 
@@ -25,10 +25,10 @@ class PlannedTokens:
 
 
 class PlanCheck:
-    """Counts and logs the differences of one server."""
+    """Counts and logs the differences of one model."""
 
-    def __init__(self, models: ServedModels, engine: str, metrics: Metrics) -> None:
-        self._models = models
+    def __init__(self, names: ModelNames, engine: str, metrics: Metrics) -> None:
+        self._names = names
         self._engine = engine
         self._metrics = metrics
 
@@ -42,7 +42,7 @@ class PlanCheck:
     def _compare(self, request_id: str, what: str, planned: int, counted: int) -> None:
         if planned == counted:
             return
-        model = self._models.default
+        model = self._names.default
         self._metrics.plan_mismatch.labels(model=model, engine=self._engine).inc()
         logger.warning(
             "%s",

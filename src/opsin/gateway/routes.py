@@ -18,14 +18,13 @@ from starlette.routing import Route
 
 from opsin import __version__
 from opsin.core.errors import OpsinError
-from opsin.engine.api import Engine
 from opsin.gateway.admission import Admission
 from opsin.gateway.auth import Auth
 from opsin.gateway.body import BodyLimits, read_body
-from opsin.gateway.chat import AnswerEvent, ChatService, Done, Warned, collect, count_outcome
+from opsin.gateway.chat import AnswerEvent, Done, Warned, collect, count_outcome
 from opsin.gateway.closing import Closing
 from opsin.gateway.config import GatewayConfig
-from opsin.gateway.count import Counted, CountService, to_wire
+from opsin.gateway.count import Counted, to_wire
 from opsin.gateway.deadline import HEADER as DEADLINE_HEADER
 from opsin.gateway.deadline import Deadline
 from opsin.gateway.docs import openapi, page
@@ -63,11 +62,8 @@ LAST_WORDS_S = 5.0
 class Gateway:
     """What the routes need."""
 
-    chat: ChatService
-    counts: CountService
-    engine: Engine
-    auth: Auth
     models: ServedModels
+    auth: Auth
     admission: Admission
     metrics: Metrics
     intake: Intake
@@ -162,9 +158,10 @@ class _Http:
         if taken is None:
             return self._gone(exchange)
         chat = taken.request
-        model = gateway.models.check(chat.model)
+        served = gateway.models.named(chat.model)
+        model = chat.model or served.names.default
         answer = exchange.deadline.bound(
-            gateway.chat.answer(chat, request_id=exchange.id, tenant=tenant, lifted=taken.media)
+            served.chat.answer(chat, request_id=exchange.id, tenant=tenant, lifted=taken.media)
         )
         if chat.stream:
             return await self._stream(answer, exchange, model, held, include_usage=chat.include_usage)
@@ -176,13 +173,14 @@ class _Http:
         taken = await self._take(exchange)
         if taken is None:
             return self._gone(exchange)
-        model = gateway.models.check(taken.request.model)
-        counting = exchange.deadline.within(gateway.counts.count(taken.request, taken.media))
+        served = gateway.models.named(taken.request.model)
+        counting = exchange.deadline.within(served.counts.count(taken.request, taken.media))
         counted = await _unless_gone(counting, exchange.http)
         if counted is None:
             return self._gone(exchange)
         self._log(exchange, None, counted)
         headers = warnings_header(counted.warnings)
+        model = taken.request.model or served.names.default
         return Response(encode(to_wire(counted, model=model)), headers=headers, media_type="application/json")
 
     def _admitted(self, exchange: _Exchange, held: ExitStack) -> tuple[str, _Exchange]:
@@ -267,14 +265,17 @@ class _Http:
         return JSONResponse({"status": "ok"})
 
     async def ready(self, _: Request) -> Response:
-        reason = self._gateway.engine.unready_reason()
-        if reason is None:
-            return JSONResponse({"status": "ready"})
-        return JSONResponse({"status": "not ready", "reason": reason}, status_code=503)
+        """Ready while one model is, so that the others still get their requests."""
+        reasons = self._gateway.models.unready_reasons()
+        several = {"models": {name: reason or "ready" for name, reason in reasons.items()}} if len(reasons) > 1 else {}
+        if None in reasons.values():
+            return JSONResponse({"status": "ready", **several})
+        reason = next(iter(reasons.values()))
+        return JSONResponse({"status": "not ready", "reason": reason, **several}, status_code=503)
 
     async def prometheus(self, _: Request) -> Response:
         gateway = self._gateway
-        stats = await gateway.engine.stats()
+        stats = await gateway.models.stats()
         gateway.metrics.running.set(stats.running)
         gateway.metrics.waiting.set(stats.waiting)
         gateway.metrics.kv_holds(tokens=stats.kv_tokens, image_tokens=stats.kv_image_tokens)

@@ -1,51 +1,83 @@
-"""The names under which clients may ask, and what ``/v1/models`` says about them."""
+"""Every model of this server by its names, and what answers for each."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 from opsin.core.errors import Code, NotFound
-from opsin.protocol.response import ModelList, ModelObject, now
+from opsin.engine.api import Engine, EngineStats
+from opsin.gateway.chat import ChatService
+from opsin.gateway.count import CountService
+from opsin.gateway.intake import Reading
+from opsin.gateway.names import ModelNames
+from opsin.protocol.request import model_of
+from opsin.protocol.response import ModelList, ModelObject
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """One model: its names, what answers and what counts for it, and how its requests are read."""
+
+    names: ModelNames
+    chat: ChatService
+    counts: CountService
+    engine: Engine
+    reading: Reading
 
 
 class ServedModels:
-    """One model under one or more names; the first one is the default."""
+    """The models, of which the first is the default. They may change while requests run: each keeps what it found."""
 
-    def __init__(self, names: tuple[str, ...], *, root: str, revision: str | None, max_model_len: int | None) -> None:
-        self._created = now()
-        self._names = names
-        self._root = root
-        self._revision = revision
-        self._max_model_len = max_model_len
+    def __init__(self, models: tuple[Served, ...]) -> None:
+        self._models = models
 
-    def adopt(self, name: str, max_model_len: int | None) -> None:
-        """An upstream engine learned the model's real name and limit; names that the operator chose stay."""
-        self._names = self._names or (name,)
-        self._root = name
-        self._max_model_len = max_model_len
+    def __iter__(self) -> Iterator[Served]:
+        return iter(self._models)
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """The names that clients may ask for; without a choice of the operator, the model's own."""
-        return self._names or (self._root,)
+    def default(self) -> Served:
+        """What answers where a request names no model."""
+        return self._models[0]
 
-    @property
-    def default(self) -> str:
-        """The first name."""
-        return self.names[0]
+    def replace(self, models: tuple[Served, ...]) -> None:
+        """From the next request on these are served."""
+        self._models = models
 
-    def check(self, name: str | None) -> str:
-        """The name to answer under. Raises NotFound for one that is not served."""
-        if name is None or name in self.names:
-            return name or self.default
+    def named(self, name: str | None) -> Served:
+        """What answers under a name. Raises NotFound, which lists the names that are served."""
+        if name is None:
+            return self.default
+        for served in self._models:
+            if name in served.names:
+                return served
+        names = ", ".join(name for served in self._models for name in served.names)
         raise NotFound(
-            f"there is no such model here; served: {', '.join(self.names)}",
+            f"there is no such model here; served: {names}",
             code=Code.MODEL_NOT_FOUND,
             param="model",
         )
 
+    def reading(self, body: bytes) -> Reading:
+        """How to read a body, which depends on the model that it names. Of one that names none here, the error does."""
+        if len(self._models) > 1 and (name := model_of(body)) is not None:
+            for served in self._models:
+                if name in served.names:
+                    return served.reading
+        return self.default.reading
+
     def get(self, name: str) -> ModelObject:
         """One model. Raises NotFound."""
-        return ModelObject(self.check(name), self._created, self._revision, self._root, self._max_model_len)
+        return self.named(name).names.object(name)
 
     def all(self) -> ModelList:
         """Every name."""
-        return ModelList([self.get(name) for name in self.names])
+        return ModelList([one for served in self._models for one in served.names.objects()])
+
+    def unready_reasons(self) -> dict[str, str | None]:
+        """By each model's first name; None for one that can be asked."""
+        return {served.names.default: served.engine.unready_reason() for served in self._models}
+
+    async def stats(self) -> EngineStats:
+        """Of all engines together."""
+        return EngineStats.total([await served.engine.stats() for served in self._models])

@@ -145,7 +145,7 @@ class LLM:
 
     async def _answer(self, index: int, request: Request, advance: Callable[[], None]) -> RequestOutput:
         request_id = new_request_id()
-        answer = self._application.gateway.chat.answer(request, request_id=request_id, tenant=TENANT)
+        answer = self._application.gateway.models.default.chat.answer(request, request_id=request_id, tenant=TENANT)
         with _noted(index):
             collected = await collect(answer)
             output = to_output(request_id, collected.text, collected.done)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal, cast
 
+import msgspec
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -222,6 +223,18 @@ class ChatCompletionRequest(SamplingFields):
     def include_usage(self) -> bool:
         """Whether a stream ends with a usage chunk."""
         return self.stream_options is not None and self.stream_options.include_usage
+
+
+class _Named(msgspec.Struct):
+    model: str | None = None
+
+
+def model_of(body: bytes) -> str | None:
+    """The model that a body names; None where it names none, or is no request. Validates nothing else."""
+    try:
+        return msgspec.json.decode(body, type=_Named).model
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
 
 
 def parse_request(body: bytes, *, relay: bool = False) -> ChatCompletionRequest:
