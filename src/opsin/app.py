@@ -19,6 +19,7 @@ from opsin.engine.fake import FakeEngine
 from opsin.engine.local.config import ENGINE_STAGES, LocalEngineConfig
 from opsin.engine.local.engine import LocalEngine
 from opsin.engine.managed.engine import ManagedEngine
+from opsin.engine.replicas.engine import ReplicatedEngine
 from opsin.engine.upstream.engine import UpstreamEngine
 from opsin.gateway.admission import Admission
 from opsin.gateway.auth import Auth
@@ -262,7 +263,14 @@ def _origin(settings: Settings) -> _Origin:
         case EngineKind.UPSTREAM:
             if settings.upstream is None:
                 raise ConfigError("engine 'upstream' needs --upstream URL")
-            return _Origin(settings, UpstreamEngine(settings.upstream))
+            servers = settings.upstream.servers
+            engine = ReplicatedEngine(
+                lambda url: UpstreamEngine(servers[url]),
+                tuple(servers),
+                settings.routing,
+                draining=settings.upstream.draining,
+            )
+            return _Origin(settings, engine)
         case EngineKind.VLLM | EngineKind.SGLANG | EngineKind.LLAMA_CPP | EngineKind.RAMALAMA:
             sees = settings.media.limit_mm_per_prompt.image > 0
             engine = ManagedEngine(settings.engine, managing.launcher_of(settings), settings.managed, sees=sees)

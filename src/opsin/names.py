@@ -14,6 +14,7 @@ class Flag:
 
     setting: str
     names: tuple[str, ...] = ()
+    repeated: bool = False  # takes one word, and may be said several times
 
     @property
     def spellings(self) -> tuple[str, ...]:
@@ -111,7 +112,7 @@ ENGINE = Group(
         Flag("engine"),
         Flag("managed.program", ("--engine-program",)),
         Flag("managed.container", ("--engine-container",)),
-        Flag("upstream.url", ("--upstream",)),
+        Flag("upstream.url", ("--upstream",), repeated=True),
         Flag("upstream.model", ("--upstream-model",)),
         Flag("upstream.api_key", ("--upstream-api-key",)),
         Flag("upstream.tokenizer", ("--upstream-tokenizer",)),

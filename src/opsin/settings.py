@@ -20,6 +20,7 @@ from opsin.engine.fake import FakeConfig
 from opsin.engine.local.config import LocalOptions
 from opsin.engine.managed.config import ManagedOptions
 from opsin.engine.managed.registry import PROGRAMS
+from opsin.engine.replicas.config import RoutingConfig
 from opsin.engine.upstream.config import UpstreamConfig
 from opsin.gateway.config import GatewayConfig
 from opsin.media.config import MediaConfig
@@ -119,6 +120,7 @@ class Settings(BaseModel):
     hub: HubConfig = HubConfig()
     local: LocalOptions = LocalOptions()
     upstream: UpstreamConfig | None = None
+    routing: RoutingConfig = RoutingConfig()
     managed: ManagedOptions = ManagedOptions()
     fake: FakeConfig = FakeConfig()
     inject_delay_s: Annotated[dict[Stage, float], BeforeValidator(_pairs)] = Field(

@@ -193,7 +193,7 @@ def _problem(model: type[BaseModel], given: Layer, details: ErrorDetails) -> Pro
     setting = next((one for one in settings_of(model) if one.path == path), None)
     if stated is not None and setting is not None and not setting.is_secret:
         text += f"; got {_shown(stated.value)}"
-    return Problem(f"{name}: {text}", (path,))
+    return Problem(f"{name}: {text}", (path, *_about(given, details)))
 
 
 def _as_object(value: Any) -> str | None:
@@ -217,6 +217,8 @@ def _about(given: Layer, details: ErrorDetails) -> Iterator[str]:
     """What to take out for an error: the stated value, or all of a section in which something is missing."""
     path = _path(given, details)
     section = path.rpartition(".")[0] if details["type"] == "missing" else path
+    while section and not any(f"{one}.".startswith(f"{section}.") for one in given):
+        section = section.rpartition(".")[0]  # what is wrong was stated by another setting of the section
     return (one for one in given if f"{one}.".startswith(f"{section}."))
 
 

@@ -51,7 +51,7 @@ class Served:
     async def until_running(self, count: int) -> None:
         """Waits until the engine runs so many requests; a test that leaks one fails by its timeout."""
         async with asyncio.timeout(30):
-            while (await self.application.gateway.models.stats()).running != count:  # noqa: ASYNC110 - nobody is told
+            while (await self.application.gateway.models.default.engine.stats()).running != count:  # noqa: ASYNC110 - nobody is told
                 await asyncio.sleep(0.01)
 
 

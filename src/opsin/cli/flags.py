@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, cast, get_args, get_origin
 
 from opsin.names import Flag, Group
 from opsin.settings import Configuration, Settings, configuration
@@ -99,8 +99,16 @@ def given(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Layer:
     layer: Layer = {}
     for path, value in vars(args).items():
         if path in names:
-            layer |= from_text(Settings, path, value, f"flag {names[path]}", names[path])
+            layer |= from_text(Settings, path, _said(path, value), f"flag {names[path]}", names[path])
     return layer
+
+
+def _said(path: str, value: Any) -> Any:
+    """The word itself where a flag that may be said several times was said once."""
+    if not isinstance(value, list) or any(get_origin(one) is tuple for one in setting_at(Settings, path).types):
+        return cast("Any", value)
+    words = cast("list[Any]", value)
+    return words[0] if len(words) == 1 else words
 
 
 def read(args: argparse.Namespace) -> Configuration:
@@ -129,7 +137,9 @@ def _options(flag: Flag) -> dict[str, Any]:
     if bool in setting.types:
         plain = flag.spellings[0].startswith("--no-")
         return options | {"action": "store_true" if plain else argparse.BooleanOptionalAction}
-    if any(get_origin(one) is tuple for one in setting.types):
+    if flag.repeated:
+        options["action"] = "append"
+    elif any(get_origin(one) is tuple for one in setting.types):
         options["nargs"] = "+"
     return options | {"metavar": _metavar(setting)}
 

@@ -6,7 +6,7 @@ import argparse
 import difflib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from opsin import __version__
 from opsin.cli import ask, bench, config, doctor, doctor_media, doctor_model, serve, tokens
@@ -33,6 +33,8 @@ _LIMITS = Group(
         Flag("mm_processor_kwargs"),
     ),
 )
+
+_UPSTREAM = "--upstream"
 
 _NEAR = 0.85
 """Of difflib's ratio: what is meant by a typing error, and not another word that looks like it."""
@@ -78,6 +80,7 @@ def parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     """The words as typed, or the process's own. Exits with 2 on a flag that does not exist; vLLM's ``_`` is a ``-``."""
     words = [_as_vllm_reads(word) for word in (sys.argv[1:] if words is None else words)]
+    words = list(_each_upstream(words))
     top = parser(words)
     if (both := " ".join(words[:2])) in (_DOCTOR_MEDIA, _DOCTOR_MODEL):
         words[:2] = [both]  # argparse knows no commands below one that takes a word of its own
@@ -183,6 +186,17 @@ def _add_doctor_model(command: argparse.ArgumentParser) -> None:
 def _add_config_show(command: argparse.ArgumentParser, words: Sequence[str]) -> None:
     command.add_argument("--json", dest="_json", action="store_true", help="print values and sources as JSON")
     _add_serve(command, words)
+
+
+def _each_upstream(words: Sequence[str]) -> Iterator[str]:
+    """``--upstream URL URL MODEL`` with the flag before each URL: if it took all words, it would take the model too."""
+    before, is_among_urls = "", False
+    for word in words:
+        is_among_urls = before == _UPSTREAM or (is_among_urls and "://" in word) or word.startswith(f"{_UPSTREAM}=")
+        if is_among_urls and before != _UPSTREAM and not word.startswith("-"):
+            yield _UPSTREAM
+        yield word
+        before = word
 
 
 def _as_vllm_reads(word: str) -> str:

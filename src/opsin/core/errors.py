@@ -36,6 +36,7 @@ class OpsinError(Exception):
     status: ClassVar[int] = 500
     type: ClassVar[str] = "server_error"
     retryable: ClassVar[bool] = False
+    not_begun: bool = False  # towards an engine: it certainly did nothing for the request, so another one may be asked
 
     def __init__(
         self,

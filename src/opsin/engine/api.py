@@ -156,6 +156,27 @@ class Finished:
 StreamEvent = Delta | Finished
 
 
+class ReplicaState(StrEnum):
+    """Of one of several engines that serve the same model."""
+
+    READY = "ready"
+    EJECTED = "ejected"  # it failed too often, and is left alone for a while
+    DOWN = "down"  # it does not answer, or has not been started
+    DRAINING = "draining"  # what runs there ends, and nothing new begins
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaStats:
+    """A snapshot of one replica. ``requests`` and ``visual_tokens`` are outstanding; the last two only grow."""
+
+    name: str
+    state: ReplicaState
+    requests: int
+    visual_tokens: int
+    ejections: int
+    retries: int  # requests that it refused before any work, and that another replica got
+
+
 @dataclass(frozen=True, slots=True)
 class EngineStats:
     """A snapshot for gauges. None: the engine cannot tell."""
@@ -169,10 +190,11 @@ class EngineStats:
     kv_cache_bytes: int | None = None  # allocated for those of running ones
     process_memory_bytes: int | None = None
     device_memory_bytes: int | None = None
+    replicas: tuple[ReplicaStats, ...] = ()
 
     @staticmethod
     def total(several: Sequence[EngineStats]) -> EngineStats:
-        """Sums; of what only some engines can tell, the sum of what they tell."""
+        """Sums; of what only some engines can tell, the sum of what they tell. Replicas are left out."""
         return EngineStats(
             running=sum(one.running for one in several),
             waiting=sum(one.waiting for one in several),

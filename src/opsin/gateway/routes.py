@@ -18,6 +18,7 @@ from starlette.routing import Route
 
 from opsin import __version__
 from opsin.core.errors import OpsinError
+from opsin.engine.api import EngineStats
 from opsin.gateway.admission import Admission
 from opsin.gateway.auth import Auth
 from opsin.gateway.body import BodyLimits, read_body
@@ -32,6 +33,7 @@ from opsin.gateway.errors import as_opsin_error, on_http_exception, on_opsin_err
 from opsin.gateway.heartbeat import with_silences
 from opsin.gateway.intake import Intake, Taken
 from opsin.gateway.memory import observe_memory
+from opsin.gateway.replicas import replica_samples
 from opsin.gateway.request_id import RequestIds
 from opsin.gateway.served import ServedModels
 from opsin.gateway.streaming import (
@@ -275,11 +277,13 @@ class _Http:
 
     async def prometheus(self, _: Request) -> Response:
         gateway = self._gateway
-        stats = await gateway.models.stats()
+        by_model = await gateway.models.stats()
+        stats = EngineStats.total(list(by_model.values()))
         gateway.metrics.running.set(stats.running)
         gateway.metrics.waiting.set(stats.waiting)
         gateway.metrics.kv_holds(tokens=stats.kv_tokens, image_tokens=stats.kv_image_tokens)
         observe_memory(gateway.metrics, stats)
+        gateway.metrics.replicas.samples = replica_samples(by_model)
         return Response(gateway.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def version(self, _: Request) -> Response:

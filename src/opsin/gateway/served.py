@@ -78,6 +78,6 @@ class ServedModels:
         """By each model's first name; None for one that can be asked."""
         return {served.names.default: served.engine.unready_reason() for served in self._models}
 
-    async def stats(self) -> EngineStats:
-        """Of all engines together."""
-        return EngineStats.total([await served.engine.stats() for served in self._models])
+    async def stats(self) -> dict[str, EngineStats]:
+        """By each model's first name."""
+        return {served.names.default: await served.engine.stats() for served in self._models}

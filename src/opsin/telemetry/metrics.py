@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from opsin.core.stages import Stage
+from opsin.telemetry.replicas import ReplicaCollector
 
 LONG_TAIL = (10.0, 20.0, 60.0)
 """CPU engines and large pictures need them; added to every bucket list below."""
@@ -82,6 +83,8 @@ class Metrics:
             "opsin_memory_bytes", "Resident memory per process, device memory, caches in either", labelnames=["where"],
             registry=self.registry,
         )  # fmt: skip
+        self.replicas = ReplicaCollector()
+        self.registry.register(self.replicas)
         self.load_time = Gauge("opsin_model_load_seconds", "Time the model took to load", registry=self.registry)
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:

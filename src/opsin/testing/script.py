@@ -83,6 +83,7 @@ class Script:
     """
 
     text: str = "A red circle is left of a blue square."
+    echo: bool = False  # the text is the last one of the request instead
     reasoning: str = ""  # comes before ``text``, in tokens and chunks of its own
     events: tuple[Mapping[str, object], ...] = ()  # after the text, as they are: what else engines may say
     finish_reason: str = "stop"

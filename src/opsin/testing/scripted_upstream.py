@@ -22,7 +22,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 import uvicorn
@@ -61,6 +61,14 @@ _NOT_STREAMED = Failure(message="only stream=true is served", type="invalid_requ
 _NO_CHAT = Failure(message="the body is no chat request", type="invalid_request_error", code="invalid_request")
 
 
+class _TextPart(msgspec.Struct):
+    text: str = ""
+
+
+class _Message(msgspec.Struct):
+    content: str | list[_TextPart] | None = None
+
+
 class ChatBody(msgspec.Struct):
     """The few fields of a request that steer an answer."""
 
@@ -72,6 +80,13 @@ class ChatBody(msgspec.Struct):
     model: str
     stream: bool = False
     stream_options: Options = msgspec.field(default_factory=Options)
+    messages: list[_Message] = []
+
+    @property
+    def last_text(self) -> str:
+        """Of the last message."""
+        content = self.messages[-1].content if self.messages else None
+        return "".join(part.text for part in content) if isinstance(content, list) else content or ""
 
 
 class Sent(msgspec.Struct, array_like=True):
@@ -166,6 +181,7 @@ class ScriptedUpstream:
         except msgspec.DecodeError:
             return _failed(Script(status=400, failure=_NO_CHAT))
         script = self._next(chat.model)
+        script = replace(script, text=chat.last_text) if script.echo else script
         truth = Truth(request.headers.get("x-request-id"), time.monotonic_ns(), len(body), script.status)
         self.truths.append(truth)
         received = Received(_peer(request), body, request.headers.get("authorization"), script, truth)
@@ -307,15 +323,17 @@ class _Protocol(HttpToolsProtocol):
 
 
 @contextlib.asynccontextmanager
-async def serve(upstream: ScriptedUpstream, *, host: str = "127.0.0.1", port: int = 0) -> AsyncGenerator[str, None]:
-    """Serves in the running loop; gives the base URL. Port 0 takes a free one. Leaving cuts whatever still runs."""
+async def serve(
+    upstream: ScriptedUpstream, *, host: str = "127.0.0.1", port: int = 0, grace_s: int = 1
+) -> AsyncGenerator[str, None]:
+    """Serves in the running loop; gives the base URL. Port 0 takes a free one. Leaving cuts what runs after a grace."""
     with socket.create_server((host, port), backlog=1024) as listener:
         # asyncio does this only for sockets that it made. Without it small events wait up to 40 ms for an ACK.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         config = uvicorn.Config(
             upstream.app(), http=_Protocol, ws="none", lifespan="off", log_config=None, access_log=False
         )
-        config.timeout_graceful_shutdown = 1
+        config.timeout_graceful_shutdown = grace_s
         server = Listener(config)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         try:

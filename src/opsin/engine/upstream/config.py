@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import cast
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from opsin.prompt.guard import OnSpecialTokens
 
@@ -35,6 +37,52 @@ class UpstreamConfig(BaseModel):
         default=(), description="special tokens that users may write, such as DeepSeek-OCR's <|grounding|>"
     )
     health_interval_s: float = Field(default=5.0, gt=0, description="between two looks at the upstream")
+    replicas: tuple[str, ...] = Field(
+        default=(), description="further servers of the same model; also as several of url, see docs/replicas.md"
+    )
+    draining: tuple[str, ...] = Field(
+        default=(), description="those of them that get no new request, while what runs there ends"
+    )
+
+    @property
+    def servers(self) -> dict[str, UpstreamConfig]:
+        """All of them by their URL, as if each were alone."""
+        alone = {"replicas": (), "draining": ()}
+        return {url: self.model_copy(update={"url": url, **alone}) for url in (self.url, *self.replicas)}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _several(cls, stated: object) -> object:
+        """Several of ``url`` are the first one and its replicas."""
+        if not isinstance(stated, dict):
+            return stated
+        fields = cast("dict[str, object]", stated)
+        urls = fields.get("url")
+        if not isinstance(urls, list | tuple) or not urls:
+            return fields
+        first, *others = cast("Sequence[object]", urls)
+        replicas = cast("Sequence[object]", fields.get("replicas") or ())
+        return {**fields, "url": first, "replicas": [*others, *replicas]}
+
+    @field_validator("replicas", "draining")
+    @classmethod
+    def _normalise_all(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(map(cls._named, urls))
+
+    @classmethod
+    def _named(cls, url: str) -> str:
+        try:
+            return cls._normalise(url)
+        except ValueError as error:
+            raise ValueError(f"{error}; got {url!r}") from None
+
+    @model_validator(mode="after")
+    def _each_once(self) -> UpstreamConfig:
+        if len(self.servers) < 1 + len(self.replicas):
+            raise ValueError("url and replicas should name each server once")
+        if strange := set(self.draining) - self.servers.keys():
+            raise ValueError(f"draining should name servers of url and replicas, not {', '.join(sorted(strange))}")
+        return self
 
     @field_validator("url")
     @classmethod

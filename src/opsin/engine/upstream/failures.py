@@ -46,11 +46,18 @@ _PRIVATE = re.compile(
 _CONTEXT = re.compile(r"context.?(length|size|window)", re.IGNORECASE)
 _OUT_OF_MEMORY = re.compile(r"out.of.memory|OutOfMemory", re.IGNORECASE)
 _CONTEXT_TYPES = ("context_length_exceeded", "exceed_context_size_error")  # OpenAI; llama-server
+_OF_OPSIN = (EngineError.type, Overloaded.type)
 _REFUSAL_TYPES = ("invalid_request_error", "BadRequestError", *_CONTEXT_TYPES)
 
 
 def transport_error(error: aiohttp.ClientError | OSError, *, answered: bool) -> EngineError:
     """A failure of the connection; ``answered``: the response head had arrived. TimeoutError is an OSError."""
+    failure = _transport_error(error, answered=answered)
+    failure.not_begun = isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
+    return failure
+
+
+def _transport_error(error: aiohttp.ClientError | OSError, *, answered: bool) -> EngineError:
     match error:
         case TimeoutError():
             return EngineError("the upstream did not answer in time", code=Code.UPSTREAM_TIMEOUT)
@@ -91,7 +98,17 @@ def cancelled() -> EngineError:
 
 def http_error(status: int, retry_after: str | None, body: bytes) -> OpsinError:
     """A response head other than 200. ``body`` may be cut or no JSON at all."""
-    return _by_status(status, _decode(body), _seconds(retry_after))
+    wire = _decode(body)
+    error = _by_status(status, wire, _seconds(retry_after))
+    error.not_begun = _refused_before_work(status, wire)
+    return error
+
+
+def _refused_before_work(status: int, wire: WireError) -> bool:
+    """429, and 503 of servers that are full, loading or scaling. An opsin says 503 of work that failed, too."""
+    if wire.type in _OF_OPSIN:
+        return wire.code == Code.OVERLOADED.value
+    return status in (429, 503) and not _OUT_OF_MEMORY.search(wire.message or "")
 
 
 def inband_error(error: WireError | str) -> OpsinError:
