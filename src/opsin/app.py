@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 
 from opsin import managing
 from opsin.cache.keys import FeatureKeys, Scopes
-from opsin.core.errors import ConfigError
+from opsin.core.errors import ConfigError, OpsinError
 from opsin.core.problems import raise_all
 from opsin.core.stages import Stage
 from opsin.core.together import together
@@ -20,6 +21,7 @@ from opsin.engine.local.config import ENGINE_STAGES, LocalEngineConfig
 from opsin.engine.local.engine import LocalEngine
 from opsin.engine.managed.engine import ManagedEngine
 from opsin.engine.replicas.engine import ReplicatedEngine
+from opsin.engine.upstream.config import UpstreamConfig
 from opsin.engine.upstream.engine import UpstreamEngine
 from opsin.gateway.admission import Admission
 from opsin.gateway.auth import Auth
@@ -44,6 +46,7 @@ from opsin.prompt.build import PromptBuilder
 from opsin.prompt.guard import OnSpecialTokens, TextGuard
 from opsin.prompt.special_tokens import known_special_tokens, special_tokens_of
 from opsin.prompt.tokenizer import Detokenizer, Tokenizer
+from opsin.reloading import changes_between, name_of
 from opsin.settings import EngineKind, Settings
 from opsin.startup import card_of, model_problems, template_of
 from opsin.telemetry.logs import fields
@@ -60,6 +63,8 @@ logger = logging.getLogger(__name__)
 # Transformers' own defaults for a processor that states none.
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
+_RETIRE_S = 0.5
+"""Between two looks at a model that is served no more."""
 DEFAULT_MAX_MODEL_LEN = 4096
 """For a checkpoint that does not say."""
 
@@ -68,9 +73,16 @@ DEFAULT_MAX_MODEL_LEN = 4096
 class Application:
     """A built server: what to start and close, and what the routes need."""
 
+    settings: Settings
     gateway: Gateway
-    renderer: RenderPool
-    models: tuple[_Model, ...]
+    media: _Media
+    models: list[_Model]
+    _retiring: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
+
+    @property
+    def renderer(self) -> RenderPool:
+        """Where pictures are decoded."""
+        return self.media.renderer
 
     async def start(self) -> None:
         """Starts workers and engine.
@@ -87,8 +99,56 @@ class Application:
 
     async def close(self) -> None:
         """Ends everything that start() began; safe after a failed start."""
+        for task in self._retiring:
+            task.cancel()
+        if self._retiring:
+            await asyncio.wait(self._retiring)
         await together(model.served.engine.close() for model in self.models)
         await self.renderer.close()
+
+    async def reload(self, settings: Settings) -> None:
+        """Changes replicas and models of upstreams to what ``settings`` say, and drops no request.
+
+        The log says what cannot change while opsin runs. What cannot be started leaves everything of its name as it is.
+        """
+        changes = changes_between(self.settings, [model.settings for model in self.models], settings)
+        for text in changes.refused:
+            logger.warning("reload: not changed, as it needs a restart: %s", text)
+        now = {name_of(model.settings): model for model in self.models if name_of(model.settings) not in changes.ended}
+        for one in changes.moved:
+            now[name_of(one)] = await now[name_of(one)].moved(one)
+        for one in changes.begun:
+            if (model := await self._begun(one)) is not None:
+                now[name_of(one)] = model
+        if not now:
+            logger.error("reload: not changed, as nothing would be served")
+            return
+        order = [name for name in changes.order if name in now]
+        self._serve([now[name] for name in dict.fromkeys((*order, *now))])
+        logger.info("%s", fields(reloaded=changes.count, serves=",".join(now)))
+
+    def _serve(self, models: list[_Model]) -> None:
+        """These from now on; what is served no more is closed when its last request has ended."""
+        kept = [model.served.chat for model in models]
+        for model in self.models:
+            if model.served.chat not in kept:
+                task = asyncio.create_task(_closed_when_idle(model.served))
+                self._retiring.add(task)
+                task.add_done_callback(self._retiring.discard)
+        self.models[:] = models
+        self.gateway.models.replace(tuple(model.served for model in models))
+
+    async def _begun(self, settings: Settings) -> _Model | None:
+        """None where it cannot be started."""
+        origin = _origin(settings)
+        try:
+            model = await asyncio.to_thread(_model, origin, self.media, self.gateway.metrics)
+            await model.start()
+        except OpsinError as error:
+            logger.error("reload: %s could not be started: %s", name_of(settings), error.message)
+            await origin.engine.close()
+            return None
+        return model
 
 
 def _log_isolation(level: Level) -> None:
@@ -98,10 +158,18 @@ def _log_isolation(level: Level) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Model:
-    """One model of the server, and what is still to be learned of it."""
+    """One model of the server, with its settings as if it were alone, and what is still to be learned of it."""
 
+    settings: Settings
     served: Served
     adoption: _Adoption | None = None
+    replicated: ReplicatedEngine | None = None
+
+    async def moved(self, settings: Settings) -> _Model:
+        """The same model on the replicas of other settings."""
+        assert self.replicated is not None and settings.upstream is not None, "only upstreams move"
+        await self.replicated.change(_opener(settings.upstream), settings.upstream.servers, settings.upstream.draining)
+        return replace(self, settings=settings)
 
     async def start(self) -> float | None:
         """Starts the engine; returns the seconds that its model took to load, if it tells. Raises as Engine.start."""
@@ -241,9 +309,9 @@ def build(settings: Settings, *, lookup: Lookup = system_lookup) -> Application:
         ConfigError: the settings or the model do not allow a start.
     """
     media = _Media(MediaLoader(settings.media, lookup), RenderPool(settings.media))
-    origins = [_origin(settings)]
+    origins = [_origin(one) for one in settings.each_model]
     metrics = _metrics([origin.engine for origin in origins])
-    models = tuple(_model(origin, media, metrics) for origin in origins)
+    models = [_model(origin, media, metrics) for origin in origins]
     served = ServedModels(tuple(model.served for model in models))
     gateway = Gateway(
         models=served,
@@ -253,7 +321,7 @@ def build(settings: Settings, *, lookup: Lookup = system_lookup) -> Application:
         intake=Intake(media.renderer, served, max_text_bytes=settings.gateway.max_text_bytes),
         config=settings.gateway,
     )
-    return Application(gateway, media.renderer, models)
+    return Application(settings, gateway, media, models)
 
 
 def _origin(settings: Settings) -> _Origin:
@@ -263,20 +331,31 @@ def _origin(settings: Settings) -> _Origin:
         case EngineKind.UPSTREAM:
             if settings.upstream is None:
                 raise ConfigError("engine 'upstream' needs --upstream URL")
-            servers = settings.upstream.servers
-            engine = ReplicatedEngine(
-                lambda url: UpstreamEngine(servers[url]),
-                tuple(servers),
-                settings.routing,
-                draining=settings.upstream.draining,
-            )
-            return _Origin(settings, engine)
+            upstream = settings.upstream
+            servers, draining = tuple(upstream.servers), upstream.draining
+            return _Origin(settings, ReplicatedEngine(_opener(upstream), servers, settings.routing, draining=draining))
         case EngineKind.VLLM | EngineKind.SGLANG | EngineKind.LLAMA_CPP | EngineKind.RAMALAMA:
             sees = settings.media.limit_mm_per_prompt.image > 0
             engine = ManagedEngine(settings.engine, managing.launcher_of(settings), settings.managed, sees=sees)
             return _Origin(managing.capped(settings), engine)
         case EngineKind.FAKE:
             return _Origin(settings, FakeEngine(settings.fake.model_copy(update={"input": InputKind.MESSAGES})))
+
+
+def _opener(upstream: UpstreamConfig) -> Callable[[str], Engine]:
+    """Makes the engine of one of its servers."""
+    servers = upstream.servers
+    return lambda url: UpstreamEngine(servers[url])
+
+
+async def _closed_when_idle(served: Served) -> None:
+    """A request may have found it and not have begun yet, hence the first pause."""
+    try:
+        await asyncio.sleep(_RETIRE_S)
+        while served.chat.in_progress:  # noqa: ASYNC110 - seldom, and nobody else has to be told
+            await asyncio.sleep(_RETIRE_S)
+    finally:
+        await served.engine.close()
 
 
 def _local_origin(settings: Settings) -> _Origin:
@@ -333,7 +412,7 @@ def _model_of_tokens(origin: _Origin, model: LocalModel, media: _Media, metrics:
         max_model_len=_max_model_len(settings, card),
     )
     serving = _Serving(preparer, PromptCounter(fitter, model.builder), card.generation)
-    return _Model(_served(settings, engine, names, serving, media, metrics))
+    return _Model(settings, _served(settings, engine, names, serving, media, metrics))
 
 
 def _model_of_messages(origin: _Origin, media: _Media, metrics: Metrics) -> _Model:
@@ -345,7 +424,8 @@ def _model_of_messages(origin: _Origin, media: _Media, metrics: Metrics) -> _Mod
     names = ModelNames(settings.served_model_name, root=settings.engine, revision=None, max_model_len=None)
     serving = _Serving(preparer, MessageCounter(fitter), GenerationDefaults())
     served = _served(settings, engine, names, serving, media, metrics)
-    return _Model(served, _Adoption(settings, stated_model(settings), fitter))
+    replicated = origin.engine if isinstance(origin.engine, ReplicatedEngine) else None
+    return _Model(settings, served, _Adoption(settings, stated_model(settings), fitter), replicated)
 
 
 def _text_guard(settings: Settings) -> TextGuard:
@@ -373,7 +453,8 @@ def _served(
     settings: Settings, engine: Engine, names: ModelNames, serving: _Serving, media: _Media, metrics: Metrics
 ) -> Served:
     load_delay = settings.inject_delay_s.get(Stage.MEDIA_LOAD)
-    loader = DelayedLoader(media.loader, load_delay) if load_delay else media.loader
+    own = media.loader.under(settings.media.limit_mm_per_prompt)
+    loader = DelayedLoader(own, load_delay) if load_delay else own
     chat = ChatService(
         engine=engine,
         loader=loader,

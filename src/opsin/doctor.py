@@ -54,21 +54,31 @@ async def examine(configuration: Configuration) -> AsyncIterator[Finding]:
     for finding in _of_settings(configuration, found["settings"]):
         yield finding
     engine = [Finding("engine", Status.PROBLEM, problem.text) for problem in found["engine"]]
+    for one in settings.each_model:
+        async for finding in _of_engine(one, found["model"], engine):
+            yield finding
+    yield _of_port(configuration)
+    yield await _of_sandbox(settings.media)
+    yield Finding("redis", Status.OK, "not configured: this version keeps its caches in its own memory")
+
+
+async def _of_engine(settings: Settings, wrong: list[Problem], engine: list[Finding]) -> AsyncIterator[Finding]:
+    """``wrong`` is with the model, ``engine`` with the engine."""
     match settings.engine:
         case EngineKind.LOCAL:
-            findings, card = _of_model(settings, found["model"])
+            findings, card = _of_model(settings, wrong)
             for finding in (*findings, *(engine or await asyncio.to_thread(_of_machine, settings.local, card))):
                 yield finding
         case EngineKind.UPSTREAM:
-            yield await _of_upstream(settings.upstream) if settings.upstream else engine[0]
+            for server in settings.upstream.servers.values() if settings.upstream else ():
+                yield await _of_upstream(server)
+            for finding in engine if settings.upstream is None else ():
+                yield finding
         case EngineKind.VLLM | EngineKind.SGLANG | EngineKind.LLAMA_CPP | EngineKind.RAMALAMA:
             for finding in engine or [_of_managed(settings)]:
                 yield finding
         case EngineKind.FAKE:
             yield Finding("engine", Status.OK, "the fake engine answers with a fixed text and needs nothing")
-    yield _of_port(configuration)
-    yield await _of_sandbox(settings.media)
-    yield Finding("redis", Status.OK, "not configured: this version keeps its caches in its own memory")
 
 
 def _area(problem: Problem) -> str:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from opsin.core.problems import Problem, raise_all
 from opsin.core.stages import Stage
@@ -22,8 +23,8 @@ from opsin.engine.managed.config import ManagedOptions
 from opsin.engine.managed.registry import PROGRAMS
 from opsin.engine.replicas.config import RoutingConfig
 from opsin.engine.upstream.config import UpstreamConfig
-from opsin.gateway.config import GatewayConfig
-from opsin.media.config import MediaConfig
+from opsin.gateway.config import GatewayConfig, OverBudget
+from opsin.media.config import LimitPerPrompt, MediaConfig
 from opsin.models.config import HubConfig
 from opsin.sources import Given, Layer, closest, flatten, from_environment, from_file, load, variable_of
 from opsin.telemetry.logs import LogFormat
@@ -85,6 +86,61 @@ def _lower(value: object) -> object:
     return value.lower() if isinstance(value, str) else value
 
 
+class ModelTable(BaseModel):
+    """One of several models: what its table states stands in the place of the settings of the same name."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(min_length=1, description="under which clients ask for it")
+    aliases: tuple[str, ...] = Field(default=(), description="further names")
+    engine: EngineKind = Field(default=EngineKind.LOCAL, description="which engine answers; an upstream chooses it")
+    model: str | None = Field(default=None, description="folder or hub id; with an upstream: to count its pictures")
+    revision: str | None = Field(default=None, description="commit of a hub model")
+    max_model_len: Annotated[int | None, BeforeValidator(_tokens)] = Field(
+        default=None, gt=1, description="tokens of prompt and output"
+    )
+    mm_processor_kwargs: ProcessorKwargs = ProcessorKwargs()
+    chat_template: str | None = Field(default=None, description="a jinja file, or the template itself")
+    limit_mm_per_prompt: LimitPerPrompt = LimitPerPrompt()
+    max_image_tiles: int | None = Field(default=None, ge=1, description="tiles of one picture")
+    max_image_tokens: int | None = Field(default=None, ge=1, description="visual tokens of one picture")
+    max_request_image_tokens: int | None = Field(default=None, ge=1, description="visual tokens of all pictures")
+    over_budget: OverBudget = Field(default=OverBudget.AUTO, description="what becomes of pictures that do not fit")
+    upstream: UpstreamConfig | None = None
+    routing: RoutingConfig = RoutingConfig()
+    local: LocalOptions = LocalOptions()
+    managed: ManagedOptions = ManagedOptions()
+    fake: FakeConfig = FakeConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _engine_chosen(cls, stated: object) -> object:
+        """Naming an upstream chooses it."""
+        if isinstance(stated, dict) and "upstream" in stated and "engine" not in stated:
+            return {**cast("dict[str, object]", stated), "engine": EngineKind.UPSTREAM}
+        return cast("object", stated)
+
+    @model_validator(mode="after")
+    def _has_model(self) -> ModelTable:
+        if self.engine is EngineKind.LOCAL and self.model is None:
+            raise ValueError(f"{self.name}: engine local needs a model, another one an engine or an upstream")
+        if self.engine is EngineKind.UPSTREAM and self.upstream is None:
+            raise ValueError(f"{self.name}: engine upstream needs an upstream with its url")
+        return self
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names, the first one first."""
+        return (self.name, *self.aliases)
+
+
+MODEL_LIMITS = {
+    "gateway": ("max_image_tiles", "max_image_tokens", "max_request_image_tokens", "over_budget"),
+    "media": ("limit_mm_per_prompt",),
+}
+"""Settings of other sections that a model may have of its own."""
+
+
 class Settings(BaseModel):
     """Everything an operator can set."""
 
@@ -123,6 +179,9 @@ class Settings(BaseModel):
     routing: RoutingConfig = RoutingConfig()
     managed: ManagedOptions = ManagedOptions()
     fake: FakeConfig = FakeConfig()
+    models: tuple[ModelTable, ...] = Field(
+        default=(), description="several models, each a table [[models]], in the place of one: see docs/replicas.md"
+    )
     inject_delay_s: Annotated[dict[Stage, float], BeforeValidator(_pairs)] = Field(
         default_factory=dict[Stage, float],
         description="fault injection: seconds added to a stage of every request; vision_encode: for every picture",
@@ -135,6 +194,28 @@ class Settings(BaseModel):
     inject_out_of_memory: Annotated[dict[Stage, int], BeforeValidator(_pairs)] = Field(
         default_factory=dict[Stage, int], description="fault injection: so many first calls of an engine stage fail"
     )
+
+    @field_validator("models")
+    @classmethod
+    def _each_name_once(cls, models: tuple[ModelTable, ...]) -> tuple[ModelTable, ...]:
+        names = Counter(name for table in models for name in table.names)
+        if twice := [name for name, count in names.items() if count > 1]:
+            raise ValueError(f"should have every name once, and has more of {', '.join(twice)}")
+        return models
+
+    @property
+    def each_model(self) -> tuple[Settings, ...]:
+        """The settings of each model as if it were served alone."""
+        return tuple(map(self._alone, self.models)) or (self,)
+
+    def _alone(self, table: ModelTable) -> Settings:
+        said = {name: getattr(table, name) for name in table.model_fields_set - {"name", "aliases"}}
+        stated = {name: value for name, value in said.items() if value is not None}
+        for section, limits in MODEL_LIMITS.items():
+            own = {name: stated.pop(name) for name in limits if name in stated}
+            stated[section] = getattr(self, section).model_copy(update=own)
+        names = {"served_model_name": table.names, "models": ()}
+        return self.model_copy(update={**stated, "engine": table.engine, **names})
 
     @property
     def stated_model(self) -> str | None:

@@ -183,6 +183,10 @@ def _problem(model: type[BaseModel], given: Layer, details: ErrorDetails) -> Pro
     path = _path(given, details)
     stated = given.get(path)
     name = stated.name if stated else path
+    if stated is not None and (table := _table_of(_find(model, path))) is not None:
+        inside = details["loc"][path.count(".") + 1 :]
+        if inside:
+            return _problem_in_table(table, stated.name, path, inside, details)
     if details["type"] == "extra_forbidden":
         meant = closest(model, path)
         hint = f"; did you mean {meant}?" if meant else ""
@@ -191,9 +195,29 @@ def _problem(model: type[BaseModel], given: Layer, details: ErrorDetails) -> Pro
     if stated is not None and details["type"] in ("model_type", "dict_type"):
         text = text.replace('{"name": 1}', _as_object(stated.value) or '{"name": 1}')
     setting = next((one for one in settings_of(model) if one.path == path), None)
-    if stated is not None and setting is not None and not setting.is_secret:
-        text += f"; got {_shown(stated.value)}"
+    is_missing = details["type"] == "missing"
+    if setting is not None and not setting.is_secret and _table_of(setting.field) is None and not is_missing:
+        text += f"; got {_shown(stated.value if stated else details['input'])}"
     return Problem(f"{name}: {text}", (path, *_about(given, details)))
+
+
+def _problem_in_table(
+    table: type[BaseModel], name: str, path: str, inside: tuple[int | str, ...], details: ErrorDetails
+) -> Problem:
+    """As if the table were settings of its own, with its number in front: ``models.0.upstream.url in opsin.toml``."""
+    number, *steps = map(str, inside)
+    place, within = ".".join((path, number, *steps)), ".".join(steps)
+    layer = {} if details["type"] == "missing" or not steps else {within: Given(details["input"], "", within)}
+    _, _, complaint = _problem(table, layer, {**details, "loc": tuple(steps)}).text.partition(": ")
+    where = name.replace(path, place, 1) if path in name else f"{name}: {place}"
+    return Problem(f"{where}: {complaint}", (path,))
+
+
+def _table_of(field: FieldInfo | None) -> type[BaseModel] | None:
+    """The model of a field that is a list of tables."""
+    arguments = get_args(field.annotation) if field and get_origin(field.annotation) is tuple else ()
+    first = arguments[0] if arguments else None
+    return first if isinstance(first, type) and issubclass(first, BaseModel) else None
 
 
 def _as_object(value: Any) -> str | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from ssl import SSLError
 from typing import TypeVar
@@ -47,6 +48,9 @@ _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _ONLY_LOCAL = ("chat_template", "local.")
 """Settings, and sections, of a model that runs here."""
 
+_OF_ONE_MODEL = re.compile(r"(model|revision|served_model_name|engine)$|upstream\.")
+"""What is said of a model where there is only one."""
+
 _OF_MODEL = ("revision", "chat_template", "max_model_len", "mm_processor_kwargs.", "local.")
 """Of these an engine of others heeds only some."""
 
@@ -59,7 +63,7 @@ def problems(configuration: Configuration, *, listens: bool = True, starts: bool
     wrong = {path for problem in configuration.problems for path in problem.settings}
     of_gateway = _of_gateway(configuration) if listens else ()
     of_media = _of_media(configuration.settings.media)
-    of_engine = _of_engine(configuration, starts=starts) if "engine" not in wrong else ()
+    of_engine = _of_engines(configuration, starts=starts) if "engine" not in wrong else ()
     found = (
         problem
         for problem in (*_of_videos(configuration), *of_gateway, *of_media, *of_engine)
@@ -215,6 +219,33 @@ def _check_last_key(configuration: Configuration) -> None:
             "--api-key takes all words up to the next flag, and the last of them looks like a model: "
             "say the model first, or with --model"
         )
+
+
+def each_model(configuration: Configuration) -> list[Configuration]:
+    """The configuration of each model as if it were served alone."""
+    if not configuration.settings.models:
+        return [configuration]
+    rest = {path: given for path, given in configuration.given.items() if not _OF_ONE_MODEL.match(path)}
+    return [
+        replace(
+            configuration,
+            settings=settings,
+            given=rest if settings.stated_model is None else {**rest, "model": configuration.given["models"]},
+        )
+        for settings in configuration.settings.each_model
+    ]
+
+
+def _of_engines(configuration: Configuration, *, starts: bool) -> Iterator[Problem]:
+    if not configuration.settings.models:
+        yield from _of_engine(configuration, starts=starts)
+        return
+    stated = [given.name for path, given in configuration.given.items() if _OF_ONE_MODEL.match(path)]
+    if stated:
+        yield Problem(f"{', '.join(stated)}: there are several [[models]], and each says this for itself", ("models",))
+    for one in each_model(configuration):
+        for problem in _of_engine(one, starts=starts):
+            yield Problem(f"model {one.settings.served_model_name[0]}: {problem.text}", ("models",))
 
 
 def _of_engine(configuration: Configuration, *, starts: bool) -> Iterator[Problem]:

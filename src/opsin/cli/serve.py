@@ -8,7 +8,7 @@ import logging
 import signal
 import sys
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
 import uvloop
@@ -19,6 +19,7 @@ from rich.status import Status
 from opsin import managing, startup
 from opsin.app import Application, build
 from opsin.cli.flags import read
+from opsin.cli.reloader import Reloader
 from opsin.core.errors import ConfigError, OpsinError
 from opsin.core.problems import raise_all
 from opsin.gateway.config import GatewayConfig
@@ -47,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     for notice in startup.notices(configuration):
         logger.warning("%s", notice)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(configuration.settings))
+        return runner.run(_serve(configuration.settings, lambda: read(args)))
 
 
 def _print_command(configuration: Configuration) -> int:
@@ -62,7 +63,7 @@ def _print_command(configuration: Configuration) -> int:
     return 0
 
 
-async def _serve(settings: Settings) -> int:
+async def _serve(settings: Settings, read_again: Callable[[], Configuration]) -> int:
     application = build(settings)
     config = settings.gateway
     listening = bind(config.host, config.port)
@@ -72,12 +73,15 @@ async def _serve(settings: Settings) -> int:
         loop.add_signal_handler(number, _stop, listener, application.gateway)
     async with _metrics_listener(application, config) as metrics:
         starting = asyncio.create_task(_start(application, listener, metrics, settings))
+        reloader = Reloader(application, read_again, starting)
+        loop.add_signal_handler(signal.SIGHUP, reloader.reload_soon)
         try:
             await listener.serve(sockets=[listening])
             return 0 if not starting.done() or starting.result() else 1
         finally:
             starting.cancel()
             await asyncio.wait({starting})
+            await reloader.close()
             await application.close()
             listening.close()
 

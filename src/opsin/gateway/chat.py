@@ -103,6 +103,7 @@ class ChatService:
         self._defaults = defaults
         self._metrics = metrics
         self._plan_check = plan_check
+        self.in_progress = 0
 
     async def answer(
         self,
@@ -122,6 +123,8 @@ class ChatService:
         watch = Stopwatch()
         self._check_ready()
         async with AsyncExitStack() as held:
+            self.in_progress += 1
+            held.callback(self._ended)
             scope = self._scopes.of(tenant)
             prompt, sampling = _prompt_and_sampling(request)
             held.push_async_callback(self._engine.release, request_id)
@@ -147,6 +150,9 @@ class ChatService:
                 if isinstance(event, Done) and prepared.planned is not None:
                     self._plan_check.compare(request_id, prepared.planned, event.usage)
                 yield event
+
+    def _ended(self) -> None:
+        self.in_progress -= 1
 
     def _check_ready(self) -> None:
         reason = self._engine.unready_reason()

@@ -12,6 +12,7 @@ import re
 import stat
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +24,7 @@ from opsin.core.together import together
 from opsin.media import data_url, limits
 from opsin.media.blocking import BlockingCalls
 from opsin.media.budget import ByteBudget
-from opsin.media.config import MediaConfig
+from opsin.media.config import LimitPerPrompt, MediaConfig
 from opsin.media.dns import Lookup, system_lookup
 from opsin.media.fetch import Fetcher, Start
 from opsin.media.header import read_header, read_start
@@ -65,6 +66,12 @@ class MediaLoader:
         self._files = LocalFiles(config.allowed_local_media_path) if config.allowed_local_media_path else None
         self._reads = BlockingCalls("opsin-read", _MAX_READS)
         self._hashes = BlockingCalls("opsin-hash", _MAX_HASHES)  # of their own: a file system that hangs hangs no hash
+
+    def under(self, limit: LimitPerPrompt) -> MediaLoader:
+        """The same fetches, files and threads, for a model that takes another number of pictures."""
+        other = copy(self)
+        other._config = self._config.model_copy(update={"limit_mm_per_prompt": limit})
+        return other
 
     async def load(self, refs: Sequence[MediaRef], lifted: LiftedMedia = NONE_LIFTED) -> tuple[MediaBytes, ...]:
         """The pictures in the order of ``refs``; ``lifted`` are those that a worker has loaded already, by URL.

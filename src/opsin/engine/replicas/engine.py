@@ -106,11 +106,12 @@ class ReplicatedEngine:
         reasons = [replica.unready_reason() or "it drains" for replica in self._replicas.values()]
         return reasons[0] if len(reasons) == 1 else f"none of {len(reasons)} replicas is ready; the first: {reasons[0]}"
 
-    async def change(self, names: Sequence[str], draining: Collection[str]) -> None:
+    async def change(self, open: Callable[[str], Engine], names: Iterable[str], draining: Collection[str]) -> None:
         """From now on these are the replicas; ``draining`` are those among them that get no new request.
 
         One that is gone gets no new request either, and is closed when it has ended those that run there.
         """
+        self._open = open
         before = set(self._replicas.values())
         self._set(names, draining)
         for replica in before - set(self._replicas.values()):
@@ -188,7 +189,7 @@ class ReplicatedEngine:
         loads = {one.name: one.load for one in taking}
         return self._replicas[choose(loads, load, key, self._config.load_bound)]
 
-    def _set(self, names: Sequence[str], draining: Collection[str]) -> None:
+    def _set(self, names: Iterable[str], draining: Collection[str]) -> None:
         self._replicas = {name: self._replicas.get(name) or self._made(name) for name in names}
         for replica in self._replicas.values():
             replica.draining = replica.name in draining

@@ -67,14 +67,7 @@ class UpstreamConfig(BaseModel):
     @field_validator("replicas", "draining")
     @classmethod
     def _normalise_all(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(map(cls._named, urls))
-
-    @classmethod
-    def _named(cls, url: str) -> str:
-        try:
-            return cls._normalise(url)
-        except ValueError as error:
-            raise ValueError(f"{error}; got {url!r}") from None
+        return tuple(map(cls._normalise, urls))
 
     @model_validator(mode="after")
     def _each_once(self) -> UpstreamConfig:
