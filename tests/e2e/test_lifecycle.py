@@ -64,14 +64,20 @@ def free_port() -> int:
 # Draining
 
 
-async def test_sigterm_lets_a_stream_finish(tmp_path: Path) -> None:
+async def test_sighup_reloads_and_sigterm_lets_a_stream_finish(tmp_path: Path) -> None:
     with running("drain", tmp_path, {**SLOW_DECODE, "OPSIN_GATEWAY__HEARTBEAT_S": "0.1"}) as subject:
         children = family(subject.server)
+
+        async def reloaded() -> bool:
+            return "reloaded=0" in subject.server.log
+
         async with connections() as http:
             conversation = subject.question()
             body = body_of(conversation, stream=True, ignore_eos=True, max_tokens=8)
             request = asyncio.create_task(subject.send(http, body))
             await until_decoding(subject)
+            subject.server.signal(signal.SIGHUP)
+            await until(reloaded)
             subject.server.signal(signal.SIGTERM)
             reply = await request
             check_begins_right(reply, conversation)

@@ -35,6 +35,18 @@ def test_an_upstream_is_an_engine() -> None:
     assert settings.upstream is not None
 
 
+def test_several_upstreams_and_a_model_behind_them() -> None:
+    for words in ("http://a http://b some/model", "http://a --upstream http://b --model some/model"):
+        settings = _settings("--upstream", *words.split())
+        assert settings.upstream is not None
+        assert tuple(settings.upstream.servers) == ("http://a/v1", "http://b/v1")
+        assert settings.model == "some/model"
+    with pytest.raises(ConfigError, match="expected http://host:port"):
+        _settings("--upstream", "http://a", "ftp://b")
+    with pytest.raises(ConfigError, match="name each server once"):
+        _settings("--upstream", "http://a", "http://a/v1")
+
+
 def test_delays_name_stages() -> None:
     assert _settings("--inject-delay", "queue=1,prefill=0.5").inject_delay_s == {Stage.QUEUE: 1.0, Stage.PREFILL: 0.5}
     with pytest.raises(ConfigError, match="--inject-delay: should be 'media_load'"):

@@ -34,3 +34,22 @@ def test_the_first_model_unless_one_is_wanted() -> None:
         choose_model(models, "c")
     with pytest.raises(ConfigError, match="serves no model"):
         choose_model([], None)
+
+
+def test_several_servers_are_each_one_alone() -> None:
+    config = UpstreamConfig.model_validate({"url": ["http://a", "http://b/v1"], "replicas": ["http://c"], "model": "m"})
+    assert tuple(config.servers) == ("http://a/v1", "http://b/v1", "http://c/v1")
+    assert all(one == UpstreamConfig(url=url, model="m") for url, one in config.servers.items())
+
+
+@pytest.mark.parametrize(
+    ("fields", "complaint"),
+    [
+        ({"url": ["http://a", "http://a/"]}, "name each server once"),
+        ({"url": ["http://a", "http://b"], "draining": ["http://c"]}, "not http://c/v1"),
+        ({"url": []}, "valid string"),
+    ],
+)
+def test_servers_that_cannot_be(fields: dict[str, object], complaint: str) -> None:
+    with pytest.raises(ValidationError, match=complaint):
+        UpstreamConfig.model_validate(fields)

@@ -158,3 +158,37 @@ def test_all_exceptions_of_the_library_are_covered() -> None:
         if inspect.isclass(kind) and not issubclass(kind, (aiohttp.ClientError, OSError))
     ]
     assert missed == ["WSMessageTypeError"]
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "not_begun"),
+    [
+        (429, b"", True),
+        (503, wrapped(message="Loading model", type="unavailable_error", code=503), True),
+        (503, wrapped(message="full", type="overloaded_error", code="overloaded"), True),
+        (503, wrapped(message="ending", type="overloaded_error", code="shutting_down"), False),
+        (503, wrapped(message="the engine died", type="engine_error", code="engine_died"), False),
+        (503, wrapped(message="CUDA out of memory", type="internal", code=503), False),
+        (503, b"upstream connect error or disconnect/reset before headers", False),
+        (500, wrapped(message="broken", code=500), False),
+        (502, b"", False),
+        (400, wrapped(message="bad", code=400), False),
+    ],
+)
+def test_which_answers_say_that_nothing_was_begun(status: int, body: bytes, not_begun: bool) -> None:
+    assert http_error(status, None, body).not_begun is not_begun
+
+
+@pytest.mark.parametrize(
+    ("error", "not_begun"),
+    [
+        (aiohttp.ClientConnectorError(KEY, OSError("refused")), True),
+        (aiohttp.ConnectionTimeoutError(), True),
+        (aiohttp.SocketTimeoutError(), False),
+        (aiohttp.ServerDisconnectedError(), False),
+        (aiohttp.ClientOSError(), False),
+        (ConnectionResetError(), False),
+    ],
+)
+def test_only_a_connection_that_was_never_made_has_begun_nothing(error: OSError, not_begun: bool) -> None:
+    assert transport_error(error, answered=False).not_begun is not_begun

@@ -141,6 +141,7 @@ class ReplicatedEngine:
             raise EngineError(self.unready_reason() or "no replica is ready", retry_after_s=2)
         while True:
             self._running[request.id] = replica
+            logger.debug("%s", fields(request_id=request.id, replica=replica.name))
             has_begun = False
             try:
                 async with aclosing(replica.submit(request, load)) as events:
@@ -211,6 +212,7 @@ class ReplicatedEngine:
         return first
 
     async def _join(self, replica: Replica, first: asyncio.Future[OpsinError | None]) -> None:
+        told = ""
         while self._is_wanted(replica):
             try:
                 await replica.engine.start()
@@ -222,8 +224,9 @@ class ReplicatedEngine:
                     return
             except OpsinError as error:
                 replica.not_joined(error.message)
-                if len(self._replicas) > 1:
-                    logger.warning("%s", fields(replica=replica.name, state=replica.state, reason=error.message))
+                if error.message != told and len(self._replicas) > 1:
+                    told = error.message
+                    logger.warning("%s", fields(replica=replica.name, state=replica.state, reason=told))
                 _tell(first, error)
             await asyncio.sleep(_REJOIN_S)
             await replica.reopen()

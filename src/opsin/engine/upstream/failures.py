@@ -105,10 +105,12 @@ def http_error(status: int, retry_after: str | None, body: bytes) -> OpsinError:
 
 
 def _refused_before_work(status: int, wire: WireError) -> bool:
-    """429, and 503 of servers that are full, loading or scaling. An opsin says 503 of work that failed, too."""
+    """429, and 503 in a server's own words: it is full, or loading. A proxy's 503 may stand for a connection that broke
+    at work (Envoy), and an opsin says 503 of work that failed, too."""
     if wire.type in _OF_OPSIN:
         return wire.code == Code.OVERLOADED.value
-    return status in (429, 503) and not _OUT_OF_MEMORY.search(wire.message or "")
+    is_own = wire.type is not None or wire.code is not None
+    return status == 429 or (status == 503 and is_own and not _OUT_OF_MEMORY.search(wire.message or ""))
 
 
 def inband_error(error: WireError | str) -> OpsinError:
