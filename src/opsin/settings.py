@@ -134,6 +134,7 @@ class ModelTable(BaseModel):
         return (self.name, *self.aliases)
 
 
+_NAMES_ONE = ("model", "engine", "upstream.url")
 MODEL_LIMITS = {
     "gateway": ("max_image_tiles", "max_image_tokens", "max_request_image_tokens", "over_budget"),
     "media": ("limit_mm_per_prompt",),
@@ -252,12 +253,12 @@ def configuration(flags: Layer, file: Path | None = None, vllm: tuple[Stated, ..
     problems: list[Problem] = []
     stated = _file(file, problems)
     environment, notices = _environment()
-    layers = (stated, environment, flags)
+    layers, ignored = _one_or_several((stated, environment, flags))
     loaded = load(Settings, {path: given for layer in layers for path, given in _engine_chosen(layer).items()})
     settings = loaded.settings
     if settings.engine.is_managed:
         settings, vllm = _passed_on(settings, vllm), ()
-    return Configuration(settings, loaded.given, (*problems, *loaded.problems), notices, vllm)
+    return Configuration(settings, loaded.given, (*problems, *loaded.problems), (*notices, *ignored), vllm)
 
 
 def _passed_on(settings: Settings, stated: tuple[Stated, ...]) -> Settings:
@@ -300,6 +301,20 @@ def _ignored(path: str) -> str:
     meant = closest(Settings, path)
     hint = f"; did you mean {variable_of(meant)}?" if meant else ""
     return f"{variable_of(path)} is no setting and is ignored{hint}"
+
+
+def _one_or_several(layers: tuple[Layer, ...]) -> tuple[list[Layer], list[str]]:
+    """A source that names one model wins over the tables of a weaker one; what is ignored is worth a word."""
+    kept, ignored = list[Layer](), list[str]()
+    for index, layer in enumerate(layers):
+        stronger = (given for one in layers[index + 1 :] for path, given in one.items() if path in _NAMES_ONE)
+        naming = next(stronger, None)
+        if "models" in layer and naming is not None:
+            ignored.append(f"{layer['models'].name}: not served, as {naming.name} names one model")
+            kept.append({path: given for path, given in layer.items() if path != "models"})
+        else:
+            kept.append(layer)
+    return kept, ignored
 
 
 def _engine_chosen(layer: Layer) -> Layer:

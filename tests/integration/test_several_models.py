@@ -51,6 +51,9 @@ async def test_requests_go_by_name_each_model_by_its_own_rules() -> None:
                 assert body["model"] == model
                 assert text in body["choices"][0]["message"]["content"]
             assert [b"unknown_field" in one.body for one in upstream.received] == [True, True]
+            tools = [{"type": "function", "function": {"name": "f"}}]
+            assert (await served.chat(model="one", tools=tools))[0] == 200
+            assert (await served.chat(model="two", tools=tools))[0] == 400
             content = [PICTURE, PICTURE, {"type": "text", "text": "What?"}]
             messages = [{"role": "user", "content": content}]
             assert (await served.chat(model="one", messages=messages))[0] == 200

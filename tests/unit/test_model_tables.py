@@ -9,6 +9,7 @@ import pytest
 from opsin import startup
 from opsin.core.errors import ConfigError
 from opsin.settings import EngineKind, Settings, configuration
+from opsin.sources import Given
 
 SEVERAL = """
 [media.limit_mm_per_prompt]
@@ -116,6 +117,16 @@ def test_what_a_table_says_stands_nowhere_else(file: Path) -> None:
     file.write_text(f'served_model_name = ["x"]\n{SEVERAL}')
     problems = [problem.text for problem in startup.problems(configuration({}))]
     assert problems == ["served_model_name in opsin.toml: there are several [[models]], and each says this for itself"]
+
+
+def test_a_stronger_source_that_names_one_model_wins(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file.write_text(SEVERAL)
+    for flag, value in (("model", "demo"), ("upstream.url", "http://h"), ("engine", "fake")):
+        stated = configuration({flag: Given(value, "flag", f"--{flag}")})
+        assert stated.checked().models == ()
+        assert stated.notices == (f"models in opsin.toml: not served, as --{flag} names one model",)
+    monkeypatch.setenv("OPSIN_MODELS", '[{"name": "other", "engine": "fake"}]')
+    assert [table.name for table in configuration({}).checked().models] == ["other"]
 
 
 def test_each_model_is_judged_under_its_name(file: Path) -> None:

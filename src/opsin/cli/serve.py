@@ -124,7 +124,8 @@ async def _start(application: Application, listener: Listener, metrics: Listener
     console = Console(stderr=True, markup=False)
     try:
         with console.status("") as status:
-            telling = asyncio.create_task(_tell(status, application.gateway, settings.model))
+            what = ", ".join(table.name for table in settings.models) or settings.model
+            telling = asyncio.create_task(_tell(status, application.gateway, what))
             try:
                 await application.start()
             finally:
