@@ -214,7 +214,7 @@ async def test_another_model_does_not_join() -> None:
     strange = ScriptedUpstream(model="another")
     async with running(ScriptedUpstream(), start=False) as replicas, serve(strange) as url:
         await replicas.engine.start()
-        await replicas.engine.change((*replicas.urls, f"{url}/v1"), ())
+        await replicas.engine.change(_opened, (*replicas.urls, f"{url}/v1"), ())
         await asyncio.sleep(0.3)
         assert await replicas.states() == [ReplicaState.READY, ReplicaState.DOWN]
         with pytest.raises(ConfigError, match="serves no model"):
@@ -227,10 +227,10 @@ async def test_a_drain_ends_what_runs_and_begins_nothing() -> None:
         request = replicas.belonging_to(first)
         async with aclosing(replicas.engine.submit(request)) as events:
             await anext(events)
-            await replicas.engine.change(replicas.urls, [first])
+            await replicas.engine.change(_opened, replicas.urls, [first])
             assert await replicas.states() == [ReplicaState.DRAINING, ReplicaState.READY]
             await answer(replicas.engine, replace(request, id="r2"))
-            await replicas.engine.change([second], ())
+            await replicas.engine.change(_opened, [second], ())
             assert len(await replicas.replicas()) == 2  # it is gone when its last request is
             text = "".join([event.text async for event in events if isinstance(event, Delta)])
         assert text.endswith("eight")
@@ -240,7 +240,7 @@ async def test_a_drain_ends_what_runs_and_begins_nothing() -> None:
             return [one.name for one in await replicas.replicas()] == [second]
 
         await until(gone)
-        await replicas.engine.change([second, first], ())
+        await replicas.engine.change(_opened, [second, first], ())
         await until(lambda: _all_but(replicas, 0))
         await answer(replicas.engine, replace(request, id="r3"))
         assert replicas.counts() == [2, 1]
