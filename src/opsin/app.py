@@ -8,8 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 
-from opsin import managing
-from opsin.cache.keys import FeatureKeys, Scopes
+from opsin import managing, tenancy
+from opsin.cache.keys import FeatureKeys
 from opsin.core.errors import ConfigError
 from opsin.core.problems import raise_all
 from opsin.core.stages import Stage
@@ -21,7 +21,6 @@ from opsin.engine.local.engine import LocalEngine
 from opsin.engine.managed.engine import ManagedEngine
 from opsin.engine.upstream.engine import UpstreamEngine
 from opsin.gateway.admission import Admission
-from opsin.gateway.auth import Auth
 from opsin.gateway.chat import ChatService
 from opsin.gateway.count import Counter, CountService, MessageCounter, PictureCounter, PromptCounter
 from opsin.gateway.fitting import MessageFitter, PromptFitter
@@ -47,6 +46,7 @@ from opsin.settings import EngineKind, Settings
 from opsin.startup import card_of, model_problems, template_of
 from opsin.telemetry.logs import fields
 from opsin.telemetry.metrics import Metrics
+from opsin.tenants.lanes import Lanes
 from opsin.testing.delays import DelayedEngine, DelayedLoader, DelayedRenderer
 from opsin.upstream_model import CountedModel, context_length, found_model, stated_model, tell
 from opsin.vision.bounds import configured
@@ -78,6 +78,7 @@ class Application:
             ConfigError: the model cannot be served.
             EngineError: the engine did not become ready.
         """
+        await self.gateway.auth.start()
         await self.renderer.start()
         _log_isolation(self.renderer.level)
         times_s = await together(model.start() for model in self.models)
@@ -88,6 +89,8 @@ class Application:
         """Ends everything that start() began; safe after a failed start."""
         await together(model.served.engine.close() for model in self.models)
         await self.renderer.close()
+        await self.gateway.auth.close()
+        await self.gateway.admission.close()
 
 
 def _log_isolation(level: Level) -> None:
@@ -246,8 +249,10 @@ def build(settings: Settings, *, lookup: Lookup = system_lookup) -> Application:
     served = ServedModels(tuple(model.served for model in models))
     gateway = Gateway(
         models=served,
-        auth=Auth(settings.gateway.api_key),
-        admission=Admission(settings.gateway.max_requests),
+        auth=tenancy.auth(settings),
+        admission=Admission(
+            settings.gateway.max_requests, tenancy.quotas(settings), shared=settings.gateway.has_key_store
+        ),
         metrics=metrics,
         intake=Intake(media.renderer, served, max_text_bytes=settings.gateway.max_text_bytes),
         config=settings.gateway,
@@ -370,10 +375,11 @@ def _served(
         engine=engine,
         loader=loader,
         preparer=serving.preparer,
-        scopes=Scopes(),
+        scopes=tenancy.scopes(settings),
         defaults=serving.defaults,
         metrics=metrics,
         plan_check=PlanCheck(names, settings.engine, metrics),
+        lanes=_lanes(settings, engine),
     )
     capabilities = engine.capabilities()
     return Served(
@@ -383,6 +389,14 @@ def _served(
         engine=engine,
         reading=Reading(keep_base64=capabilities.input is InputKind.MESSAGES, relay=capabilities.relays),
     )
+
+
+def _lanes(settings: Settings, engine: Engine) -> Lanes:
+    config, max_num_seqs = settings.gateway, engine.capabilities().max_num_seqs
+    max_running = config.max_running
+    if max_running is None and max_num_seqs is not None:
+        max_running = max_num_seqs + -(-max_num_seqs // 2)  # pictures are rendered while a full batch runs
+    return Lanes(max_running, config.max_queue_s)
 
 
 def _metrics(engines: Sequence[Engine]) -> Metrics:

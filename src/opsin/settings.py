@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 
 from opsin.core.problems import Problem, raise_all
 from opsin.core.stages import Stage
@@ -26,6 +26,7 @@ from opsin.media.config import MediaConfig
 from opsin.models.config import HubConfig
 from opsin.sources import Given, Layer, closest, flatten, from_environment, from_file, load, variable_of
 from opsin.telemetry.logs import LogFormat
+from opsin.tenants.keys import NO_LIMITS, Limits
 from opsin.vision.config import ProcessorKwargs
 from opsin.vllm_flags import Stated
 
@@ -114,6 +115,10 @@ class Settings(BaseModel):
         default="info", description="what goes to standard error"
     )
     log_format: LogFormat = Field(default=LogFormat.TEXT, description="key=value lines, or one JSON object per line")
+    redis_url: SecretStr | None = Field(
+        default=None, description="redis://…, rediss://… or unix://…: what gateways of one service share"
+    )
+    limits: Limits = NO_LIMITS
     gateway: GatewayConfig = GatewayConfig()
     media: MediaConfig = MediaConfig()
     hub: HubConfig = HubConfig()
