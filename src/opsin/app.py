@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 
 from opsin import managing, tenancy
-from opsin.cache.keys import FeatureKeys
+from opsin.cache.keys import FeatureKeys, Scopes
 from opsin.core.errors import ConfigError
 from opsin.core.problems import raise_all
 from opsin.core.stages import Stage
@@ -375,7 +375,7 @@ def _served(
         engine=engine,
         loader=loader,
         preparer=serving.preparer,
-        scopes=tenancy.scopes(settings),
+        scopes=Scopes(tenancy.server_secret(settings)),
         defaults=serving.defaults,
         metrics=metrics,
         plan_check=PlanCheck(names, settings.engine, metrics),

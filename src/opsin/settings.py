@@ -116,7 +116,8 @@ class Settings(BaseModel):
     )
     log_format: LogFormat = Field(default=LogFormat.TEXT, description="key=value lines, or one JSON object per line")
     redis_url: SecretStr | None = Field(
-        default=None, description="redis://…, rediss://… or unix://…: what gateways of one service share"
+        default=None,
+        description="redis://…, rediss://… or unix://…: where gateways share keys and limits; must not evict",
     )
     limits: Limits = NO_LIMITS
     gateway: GatewayConfig = GatewayConfig()

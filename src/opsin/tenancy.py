@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from limits.aio.storage import MemoryStorage
 
-from opsin.cache.keys import Scopes
 from opsin.core.errors import ConfigError
 from opsin.core.problems import Problem
 from opsin.gateway.auth import Auth
-from opsin.gateway.config import GatewayConfig
 from opsin.settings import Settings
 from opsin.tenants.key_file import KeyFile
 from opsin.tenants.key_redis import RedisKeys
@@ -28,11 +25,6 @@ def problems(settings: Settings) -> Iterator[Problem]:
         yield Problem("--api-keys-in-redis needs --redis-url", ("gateway.api_keys_in_redis", "redis_url"))
     if config.api_keys_in_redis and config.api_keys_file is not None:
         yield Problem("--api-keys-file and --api-keys-in-redis: keys are kept in one place", ("gateway.api_keys_file",))
-    if settings.redis_url is not None and _secret_path(config) is None:
-        yield Problem(
-            "--redis-url needs --server-secret-file: a file that all replicas have, as they share what it protects",
-            ("redis_url", "gateway.server_secret_file"),
-        )
 
 
 def key_store(settings: Settings) -> KeyStore | None:
@@ -54,16 +46,13 @@ def quotas(settings: Settings) -> Quotas:
     return WindowQuotas(MemoryStorage()) if settings.redis_url is None else SharedQuotas(connect(_redis_url(settings)))
 
 
-def scopes(settings: Settings) -> Scopes:
-    """Stable wherever there is something that outlives a process. Raises ConfigError."""
-    path = _secret_path(settings.gateway)
-    return Scopes(None if path is None else read_or_make_secret(path))
-
-
-def _secret_path(config: GatewayConfig) -> Path | None:
-    if config.server_secret_file is not None or config.api_keys_file is None:
-        return config.server_secret_file
-    return config.api_keys_file.with_name(f"{config.api_keys_file.name}.secret")
+def server_secret(settings: Settings) -> bytes | None:
+    """From which scopes are made; None where the operator has no place for one. Raises ConfigError."""
+    config = settings.gateway
+    path = config.server_secret_file
+    if path is None and config.api_keys_file is not None:
+        path = config.api_keys_file.with_name(f"{config.api_keys_file.name}.secret")
+    return None if path is None else read_or_make_secret(path)
 
 
 def _redis_url(settings: Settings) -> str:

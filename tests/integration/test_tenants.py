@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from opsin import tenancy
+from opsin.cache.keys import Scopes
 from opsin.settings import load_settings
 from opsin.tenants.key_file import KeyFile
 from opsin.tenants.keys import Limits, new_key
@@ -100,7 +101,7 @@ async def test_rotation_keeps_the_tenants_data_and_restarts_and_replicas_do_too(
     settings = load_settings({"engine": "fake", "gateway": {"api_keys_file": str(keys.path)}})
     starts: list[list[str]] = []
     for _ in range(2):
-        auth, scopes = tenancy.auth(settings), tenancy.scopes(settings)
+        auth, scopes = tenancy.auth(settings), Scopes(tenancy.server_secret(settings))
         await auth.start()
         starts.append([scopes.of((await auth.caller(f"Bearer {key}")).tenant) for key in sent])
     assert starts[0] == starts[1]

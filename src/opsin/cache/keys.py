@@ -16,18 +16,14 @@ from opsin.vision.plan import VisionPlan
 
 
 class Scopes:
-    """Turns tenants into opaque scopes.
-
-    Without a secret one is made anew at each start, which is right as long as all that is cached lives in memory.
-    With one, a tenant finds its own again after a restart, at every replica, and with every key that it has.
-    """
+    """Turns tenants into opaque scopes. The secret is made anew at each start: features live in memory only."""
 
     def __init__(self, secret: bytes | None = None) -> None:
         self._secret = secret or secrets.token_bytes(32)
 
-    def of(self, tenant: str, epoch: int = 0) -> str:
-        """HMAC(secret, tenant, epoch), hex. Another epoch, and nothing of before is in reach."""
-        return hmac.digest(self._secret, _framed((tenant, str(epoch))), "sha256").hex()
+    def of(self, tenant: str) -> str:
+        """HMAC(secret, tenant), hex."""
+        return hmac.digest(self._secret, tenant.encode(), "sha256").hex()
 
 
 class FeatureKeys:

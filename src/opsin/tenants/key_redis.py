@@ -1,4 +1,4 @@
-"""Keys in Redis, for gateways that share them."""
+"""Keys in Redis, for gateways that share them: in one that never evicts, so not the one of a cache."""
 
 from __future__ import annotations
 
