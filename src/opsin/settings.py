@@ -117,7 +117,7 @@ class Settings(BaseModel):
     log_format: LogFormat = Field(default=LogFormat.TEXT, description="key=value lines, or one JSON object per line")
     redis_url: SecretStr | None = Field(
         default=None,
-        description="redis://…, rediss://… or unix://…: where gateways share keys and limits; must not evict",
+        description="where gateways share keys and limits: redis://…, rediss://…, unix://…; must not evict",
     )
     limits: Limits = NO_LIMITS
     gateway: GatewayConfig = GatewayConfig()
