@@ -300,7 +300,7 @@ async def _until_listening(port: int, process: subprocess.Popen[bytes], log: Pat
             return
         except OSError:
             await asyncio.sleep(_ATTEMPT_S)
-    raise SystemExit(f"LiteLLM did not start:\n{log.read_text()}")
+    raise SystemExit(f"LiteLLM did not start:\n{log.read_text()}")  # noqa: ASYNC240 - the end of the program
 
 
 def _arguments() -> argparse.Namespace:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-from contextlib import ExitStack
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -29,10 +29,10 @@ from opsin.gateway.deadline import HEADER as DEADLINE_HEADER
 from opsin.gateway.deadline import Deadline
 from opsin.gateway.docs import openapi, page
 from opsin.gateway.errors import as_opsin_error, on_http_exception, on_opsin_error, to_response
-from opsin.gateway.heartbeat import with_silences
 from opsin.gateway.intake import Intake, Taken
 from opsin.gateway.memory import observe_memory
 from opsin.gateway.rate_headers import rate_headers
+from opsin.gateway.relay import Relay
 from opsin.gateway.request_id import RequestIds
 from opsin.gateway.served import ServedModels
 from opsin.gateway.streaming import (
@@ -172,8 +172,8 @@ class _Http:
         chat = taken.request
         served = gateway.models.named(chat.model)
         model = chat.model or served.names.default
-        answer = exchange.deadline.bound(
-            served.chat.answer(chat, request_id=exchange.id, tenant=caller.tenant, lifted=taken.media, turns=place)
+        answer = served.chat.answer(
+            chat, request_id=exchange.id, tenant=caller.tenant, lifted=taken.media, turns=place
         )
         if chat.stream:
             return await self._stream(answer, exchange, model, held, include_usage=chat.include_usage)
@@ -212,7 +212,7 @@ class _Http:
         return await _unless_gone(deadline.within(self._gateway.intake.take(body)), exchange.http)
 
     async def _complete(self, answer: Answer, exchange: _Exchange, model: str) -> Response:
-        collected = await _unless_gone(collect(answer), exchange.http)
+        collected = await _unless_gone(exchange.deadline.within(collect(answer)), exchange.http)
         if collected is None:
             return self._gone(exchange)
         done = collected.done
@@ -224,16 +224,19 @@ class _Http:
     async def _stream(
         self, answer: Answer, exchange: _Exchange, model: str, held: ExitStack, *, include_usage: bool
     ) -> Response:
-        stream = with_silences(answer, self._gateway.config.heartbeat_s)
-        # The first event decides between an HTTP error and a stream, so it is awaited before any header is sent; but
-        # not in silence for longer than proxies endure.
-        first = await _unless_gone(_first(stream), exchange.http)
+        stream = Relay(answer, exchange.deadline, self._gateway.config.heartbeat_s)
         headers: dict[str, str] = {}
-        if isinstance(first, Warned):
-            headers = warnings_header(first.warnings)
-            first = await _unless_gone(_first(stream), exchange.http)
-        if first is None:
-            return self._gone(exchange)
+        async with AsyncExitStack() as unless_begun:
+            unless_begun.push_async_callback(stream.aclose)
+            # The first event decides between an HTTP error and a stream, so it is awaited before any header is sent;
+            # but not in silence for longer than proxies endure.
+            first = await _unless_gone(anext(stream), exchange.http)
+            if isinstance(first, Warned):
+                headers = warnings_header(first.warnings)
+                first = await _unless_gone(anext(stream), exchange.http)
+            if first is None:
+                return self._gone(exchange)
+            unless_begun.pop_all()
         outcome = Outcome()
         kept = held.pop_all()
 
@@ -306,10 +309,6 @@ class _Http:
 
     async def openapi(self, _: Request) -> Response:
         return JSONResponse(openapi())
-
-
-async def _first(stream: AsyncGenerator[T, None]) -> T:
-    return await anext(stream)
 
 
 async def _unless_gone(work: Coroutine[Any, Any, T], request: Request) -> T | None:
