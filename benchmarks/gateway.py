@@ -5,9 +5,9 @@
 
 Behind every arm stands the same scripted engine, which answers at once. First each arm is saturated by a closed loop,
 then it gets requests at half of that rate, evenly spaced, and so does the engine itself: what is added is the
-difference of the medians. Every answer is read to its end and has to be whole. A picture is either new to the server,
-by a few bytes behind its end, or one of a few that it has seen before (``--known``). opsin decodes each new one in a
-worker before it goes on; LiteLLM never looks.
+difference of the medians. Every answer is read to its end and has to be whole. A picture is one of a few that the
+server has seen before, or new to it by a few bytes behind its end (``-new``): a new one opsin decodes in a worker
+before it goes on; LiteLLM never looks.
 """
 
 from __future__ import annotations
@@ -53,9 +53,17 @@ class Kind:
     name: str
     photo_bytes: int = 0
     bar_ms: float | None = None
+    is_new: bool = False
 
 
-KINDS = (Kind("text", bar_ms=1.5), Kind("200KB", 200 * 10**3, 2.5), Kind("2.5MB", 2500 * 10**3))
+KINDS = (
+    Kind("text", bar_ms=1.5),
+    Kind("200KB", 200 * 10**3, bar_ms=2.5),
+    Kind("200KB-new", 200 * 10**3, is_new=True),
+    Kind("2.5MB", 2500 * 10**3),
+    Kind("2.5MB-new", 2500 * 10**3, is_new=True),
+)
+NUM_KNOWN = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +91,8 @@ class Result:
 class Bodies:
     """Whole HTTP requests of one kind, the next one each time."""
 
-    def __init__(self, kind: Kind, *, known: int) -> None:
-        self._known = known
+    def __init__(self, kind: Kind) -> None:
+        self._is_new = kind.is_new
         self._number = 0
         content: list[dict[str, object]] = [{"type": "text", "text": "What is in the picture? " * 4}]
         if kind.photo_bytes:
@@ -107,8 +115,7 @@ class Bodies:
         if not has_mark:
             return before
         self._number += 1
-        number = self._number % self._known if self._known else self._number
-        mark = number.to_bytes(4, "big") + (b"known---" if self._known else os.urandom(8))
+        mark = os.urandom(_MARK_BYTES) if self._is_new else (self._number % NUM_KNOWN).to_bytes(_MARK_BYTES, "big")
         return before + base64.b64encode(mark) + after
 
 
@@ -218,7 +225,7 @@ def main() -> int:
             for arm in arms:
 
                 def bodies(kind: Kind = kind) -> Bodies:
-                    return Bodies(kind, known=args.known)
+                    return Bodies(kind)
 
                 with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                     results[kind.name, arm.name] = runner.run(measured(arm, engine, bodies, args))
@@ -311,9 +318,6 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--seconds", type=float, default=8.0, help="of each closed loop, and of each open one")
     parser.add_argument("--concurrency", type=int, default=8, help="of the closed loop")
-    parser.add_argument(
-        "--known", type=int, default=0, metavar="N", help="N pictures again and again; default: all new"
-    )
     parser.add_argument("--serve", default="", metavar="FLAGS", help="more flags for opsin serve")
     return parser.parse_args()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.tenants import ABUSE, PICTURES, TENANTS, TEXTS, Asked, Round, checks, load, make_keys
+from benchmarks.tenants import ABUSE, PICTURES, TENANTS, TEXTS, Asked, Mouth, Round, checks, load, make_keys
 from opsin.testing.chat_client import Reply
 from tests.integration.gateways import gateway
 
@@ -47,7 +47,7 @@ async def test_two_of_three_tenants_notice_nothing_of_the_third_but_its_share(
     keys = await make_keys(tmp_path / "keys", tenants)
     fake = {"text": WORDS, "itl_s": 0.005, "max_num_seqs": 4}
     async with gateway(fake=fake, gateway={"api_keys_file": str(tmp_path / "keys"), "max_requests": 32}) as served:
-        beside = await load(served.url, keys, tenants, seconds=1.0)
+        beside = await load(served.url, keys, {one: Mouth(one, 20) for one in tenants}, seconds=1.0)
         assert served.application.gateway.admission.in_progress == 0
     verdict = {check.name: check for check in checks([Round([], beside)], caplog.messages)}
     for name in (
