@@ -157,7 +157,7 @@ async def test_a_tenants_own_places_are_refused_to_it_alone(keys: Keys) -> None:
         running = asyncio.create_task(ask(served, narrow, max_tokens=20))
         await served.until_running(1)
         waiting = asyncio.create_task(ask(served, narrow, max_tokens=2))
-        while served.application.gateway.chat.waiting != 1:  # noqa: ASYNC110 - nobody is told
+        while served.application.gateway.models.default.chat.waiting != 1:  # noqa: ASYNC110 - nobody is told
             await asyncio.sleep(0.01)
         refused = await ask(served, narrow)
         assert (refused.status, refused.code) == (429, "too_many_in_progress")
@@ -202,10 +202,10 @@ async def test_a_slot_comes_back_however_a_stream_ends(keys: Keys) -> None:
                 else:
                     await response.content.readany()
                     waiting = asyncio.create_task(ask(served, key))
-                    while served.application.gateway.chat.waiting != 1:  # noqa: ASYNC110 - nobody is told
+                    while served.application.gateway.models.default.chat.waiting != 1:  # noqa: ASYNC110 - nobody is told
                         await asyncio.sleep(0.01)
                     waiting.cancel()
             answer = await asyncio.wait_for(ask(served, key, max_tokens=1), 10)
             assert answer.status == 200
-        assert served.application.gateway.chat.waiting == 0
+        assert served.application.gateway.models.default.chat.waiting == 0
         assert served.application.gateway.admission.in_progress == 0

@@ -172,9 +172,7 @@ class _Http:
         chat = taken.request
         served = gateway.models.named(chat.model)
         model = chat.model or served.names.default
-        answer = served.chat.answer(
-            chat, request_id=exchange.id, tenant=caller.tenant, lifted=taken.media, turns=place
-        )
+        answer = served.chat.answer(chat, request_id=exchange.id, tenant=caller.tenant, lifted=taken.media, turns=place)
         if chat.stream:
             return await self._stream(answer, exchange, model, held, include_usage=chat.include_usage)
         return await self._complete(answer, exchange, model)
