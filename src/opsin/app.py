@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 
-from opsin import managing
+from opsin import managing, tenancy
 from opsin.cache.keys import FeatureKeys, Scopes
 from opsin.core.errors import ConfigError, OpsinError
 from opsin.core.problems import raise_all
@@ -24,7 +24,6 @@ from opsin.engine.replicas.engine import ReplicatedEngine
 from opsin.engine.upstream.config import UpstreamConfig
 from opsin.engine.upstream.engine import UpstreamEngine
 from opsin.gateway.admission import Admission
-from opsin.gateway.auth import Auth
 from opsin.gateway.chat import ChatService
 from opsin.gateway.count import Counter, CountService, MessageCounter, PictureCounter, PromptCounter
 from opsin.gateway.fitting import MessageFitter, PromptFitter
@@ -51,6 +50,7 @@ from opsin.settings import EngineKind, Settings
 from opsin.startup import card_of, model_problems, template_of
 from opsin.telemetry.logs import fields
 from opsin.telemetry.metrics import Metrics
+from opsin.tenants.lanes import Lanes
 from opsin.testing.delays import DelayedEngine, DelayedLoader, DelayedRenderer
 from opsin.upstream_model import CountedModel, context_length, found_model, stated_model, tell
 from opsin.vision.bounds import configured
@@ -91,6 +91,7 @@ class Application:
             ConfigError: the model cannot be served.
             EngineError: the engine did not become ready.
         """
+        await self.gateway.auth.start()
         await self.renderer.start()
         _log_isolation(self.renderer.level)
         times_s = await together(model.start() for model in self.models)
@@ -105,6 +106,8 @@ class Application:
             await asyncio.wait(self._retiring)
         await together(model.served.engine.close() for model in self.models)
         await self.renderer.close()
+        await self.gateway.auth.close()
+        await self.gateway.admission.close()
 
     async def reload(self, settings: Settings) -> None:
         """Changes replicas and models of upstreams to what ``settings`` say, and drops no request.
@@ -315,8 +318,10 @@ def build(settings: Settings, *, lookup: Lookup = system_lookup) -> Application:
     served = ServedModels(tuple(model.served for model in models))
     gateway = Gateway(
         models=served,
-        auth=Auth(settings.gateway.api_key),
-        admission=Admission(settings.gateway.max_requests),
+        auth=tenancy.auth(settings),
+        admission=Admission(
+            settings.gateway.max_requests, tenancy.quotas(settings), shared=settings.gateway.has_key_store
+        ),
         metrics=metrics,
         intake=Intake(media.renderer, served, max_text_bytes=settings.gateway.max_text_bytes),
         config=settings.gateway,
@@ -459,10 +464,11 @@ def _served(
         engine=engine,
         loader=loader,
         preparer=serving.preparer,
-        scopes=Scopes(),
+        scopes=Scopes(tenancy.server_secret(settings)),
         defaults=serving.defaults,
         metrics=metrics,
         plan_check=PlanCheck(names, settings.engine, metrics),
+        lanes=_lanes(settings, engine),
     )
     capabilities = engine.capabilities()
     return Served(
@@ -472,6 +478,14 @@ def _served(
         engine=engine,
         reading=Reading(keep_base64=capabilities.input is InputKind.MESSAGES, relay=capabilities.relays),
     )
+
+
+def _lanes(settings: Settings, engine: Engine) -> Lanes:
+    config, max_num_seqs = settings.gateway, engine.capabilities().max_num_seqs
+    max_running = config.max_running
+    if max_running is None and max_num_seqs is not None:
+        max_running = max_num_seqs + -(-max_num_seqs // 2)  # pictures are rendered while a full batch runs
+    return Lanes(max_running, config.max_queue_s)
 
 
 def _metrics(engines: Sequence[Engine]) -> Metrics:

@@ -13,7 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from opsin.core.problems import Problem, raise_all
 from opsin.core.stages import Stage
@@ -28,6 +28,7 @@ from opsin.media.config import LimitPerPrompt, MediaConfig
 from opsin.models.config import HubConfig
 from opsin.sources import Given, Layer, closest, flatten, from_environment, from_file, load, variable_of
 from opsin.telemetry.logs import LogFormat
+from opsin.tenants.keys import NO_LIMITS, Limits
 from opsin.vision.config import ProcessorKwargs
 from opsin.vllm_flags import Stated
 
@@ -172,6 +173,11 @@ class Settings(BaseModel):
         default="info", description="what goes to standard error"
     )
     log_format: LogFormat = Field(default=LogFormat.TEXT, description="key=value lines, or one JSON object per line")
+    redis_url: SecretStr | None = Field(
+        default=None,
+        description="where gateways share keys and limits: redis://…, rediss://…, unix://…; must not evict",
+    )
+    limits: Limits = NO_LIMITS
     gateway: GatewayConfig = GatewayConfig()
     media: MediaConfig = MediaConfig()
     hub: HubConfig = HubConfig()

@@ -12,7 +12,7 @@ from pathlib import Path
 from ssl import SSLError
 from typing import TypeVar
 
-from opsin import managing, vllm_flags
+from opsin import managing, tenancy, vllm_flags
 from opsin.core.errors import ConfigError
 from opsin.core.problems import Problem
 from opsin.engine.local.installed import check_installed
@@ -165,6 +165,7 @@ def _of_gateway(configuration: Configuration) -> Iterator[Problem]:
     yield from vllm_flags.problems(_about_server(configuration))
     yield from _raised(lambda: _check_last_key(configuration), "gateway.api_key")
     yield from _raised(lambda: check_exposure(config), "gateway.host", "gateway.api_key", "gateway.no_auth")
+    yield from tenancy.problems(configuration.settings)
     yield from tls_problems(config)
     if config.metrics_port and config.metrics_port == config.port:
         text = f"--metrics-port {config.metrics_port}: the same as --port, where /metrics stays behind the key"

@@ -7,6 +7,7 @@ import io
 import json
 import re
 import socket
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -120,9 +121,19 @@ def _lines_about(server: ServerProcess, words: str) -> Iterator[str]:
     return (line for line in server.lines if words in line)
 
 
-async def test_good_and_bad_requests(seen: Seen, capfd: pytest.CaptureFixture[str]) -> None:
-    with ServerProcess("--log-level", "debug", "--api-key", KEY) as server:
+def _bytes_written(server: ServerProcess) -> int:
+    """To files, by the kernel's own count, of the processes that see whole requests; pipes and sockets are none."""
+    if sys.platform != "linux":
+        return 0
+    return sum(process.io_counters().write_bytes for process in (server.gateway(), *server.engines()))
+
+
+async def test_good_and_bad_requests(seen: Seen, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Nothing of them is in the log, and nothing of anything on disk: no file is written unless it is configured."""
+    places = dict.fromkeys(("HOME", "TMPDIR", "XDG_CACHE_HOME"), str(tmp_path))
+    with ServerProcess("--log-level", "debug", "--api-key", KEY, environment=places) as server:
         url = server.until_ready()
+        written_before = _bytes_written(server)
         async with aiohttp.ClientSession() as http:
             assert {await seen.post(http, url, body) for body in GOOD_BODIES} == {200}
             statuses = {await seen.post(http, url, body) for body in BAD_BODIES}
@@ -133,6 +144,8 @@ async def test_good_and_bad_requests(seen: Seen, capfd: pytest.CaptureFixture[st
             await _other_routes(http, url)
             await _leave(http, url)
         _garbage(url)
+        assert _bytes_written(server) == written_before
+    assert list(tmp_path.rglob("*")) == []  # noqa: ASYNC240 - an empty folder
     seen.check(server, capfd.readouterr().out)
 
 

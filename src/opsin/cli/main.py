@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from opsin import __version__
-from opsin.cli import ask, bench, config, doctor, doctor_media, doctor_model, serve, tokens
+from opsin.cli import ask, bench, config, doctor, doctor_media, doctor_model, keys, serve, tokens
 from opsin.cli.flags import add_flags, add_model_argument, add_unknown_flags, add_vllm_flags, read, unknown_words
 from opsin.core.errors import OpsinError
 from opsin.names import LOADING, MEDIA, MODEL, SERVE, Flag, Group
@@ -69,6 +69,7 @@ def parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     parity_help = "a model's token counts and pixels beside its own processor's; a folder of this name is ./model"
     parity = commands.add_parser(_DOCTOR_MODEL, help=parity_help, description=parity_help)
     _add_doctor_model(_command(parity, "[MODEL]"))
+    keys.add(commands.add_parser("keys", help="API keys of many tenants"))
     of_config = commands.add_parser("config", help="settings and where they come from")
     show = of_config.add_subparsers(dest="_what", required=True, metavar="COMMAND")
     _add_config_show(
@@ -106,6 +107,7 @@ def main(words: list[str] | None = None) -> int:
         "doctor": doctor.run,
         _DOCTOR_MEDIA: doctor_media.run,
         _DOCTOR_MODEL: doctor_model.run,
+        "keys": keys.run,
         "config": config.show,
     }
     try:

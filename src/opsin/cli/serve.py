@@ -17,6 +17,7 @@ from rich.markup import escape
 from rich.status import Status
 
 from opsin import managing, startup
+from opsin.allocator import keep_large_blocks
 from opsin.app import Application, build
 from opsin.cli.flags import read
 from opsin.cli.reloader import Reloader
@@ -47,6 +48,7 @@ def run(args: argparse.Namespace) -> int:
     logs.configure(configuration.settings.log_level, configuration.settings.log_format)
     for notice in startup.notices(configuration):
         logger.warning("%s", notice)
+    keep_large_blocks()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_serve(configuration.settings, lambda: read(args)))
 

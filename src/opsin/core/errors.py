@@ -10,8 +10,9 @@
     │       ├── MediaTooLarge 413
     │       ├── UnsupportedMediaType 415
     │       └── MediaUndecodable 422
-    ├── Unauthorized 401, NotFound 404, MethodNotAllowed 405
-    ├── Overloaded 503         admission: try again later
+    ├── Unauthorized 401, Forbidden 403, NotFound 404, MethodNotAllowed 405
+    ├── RateLimited 429        admission: this tenant has used up what is its own
+    ├── Overloaded 503         admission: the server is full, try again later
     ├── DeadlineExceeded 504   the request as a whole took too long
     └── EngineError 503        the engine died, is loading, or answered nonsense
         ├── EngineOutOfMemory  KV cache or device memory is short; the engine goes on
@@ -131,6 +132,13 @@ class Unauthorized(OpsinError):
     type = "authentication_error"
 
 
+class Forbidden(OpsinError):
+    """The key is good, and not for this."""
+
+    status = 403
+    type = "permission_error"
+
+
 class NotFound(OpsinError):
     """No such route or model."""
 
@@ -143,6 +151,14 @@ class MethodNotAllowed(OpsinError):
 
     status = 405
     type = "invalid_request_error"
+
+
+class RateLimited(OpsinError):
+    """The tenant has used up what it may use for now; others go on, and so can this one after ``Retry-After``."""
+
+    status = 429
+    type = "rate_limit_error"
+    retryable = True
 
 
 class Overloaded(OpsinError):
@@ -241,11 +257,15 @@ class Code(StrEnum):
     IMAGE_FEATURE_UNSUPPORTED = "image_feature_unsupported", MediaUndecodable, "convert it to a plain JPEG or PNG"
 
     INVALID_API_KEY = "invalid_api_key", Unauthorized, "send `Authorization: Bearer KEY`"
+    ADMIN_KEY_NEEDED = "admin_key_needed", Forbidden, "use a key that was made with `opsin keys create --admin`"
     NOT_FOUND = "not_found", NotFound, "see `/docs` for the routes"
     MODEL_NOT_FOUND = "model_not_found", NotFound, "name a model of `/v1/models`, or none"
     METHOD_NOT_ALLOWED = "method_not_allowed", MethodNotAllowed, "see `/docs` for the routes"
 
+    RATE_LIMIT_EXCEEDED = "rate_limit_exceeded", RateLimited, "wait for `Retry-After`; see `x-ratelimit-*`"
+    TOO_MANY_IN_PROGRESS = "too_many_in_progress", RateLimited, "send fewer requests at once"
     OVERLOADED = "overloaded", Overloaded, "try again after `Retry-After`"
+    QUEUE_TIMEOUT = "queue_timeout", Overloaded, "try again after `Retry-After`; the operator may raise `max_queue_s`"
     SHUTTING_DOWN = "shutting_down", Overloaded, "try again, at another replica or after the restart"
     RENDER_WORKER_KILLED = "render_worker_killed", Overloaded, "try again; the operator gives the machine more memory"
     DEADLINE_EXCEEDED = "deadline_exceeded", DeadlineExceeded, "ask for fewer tokens, or raise `request_timeout_s`"

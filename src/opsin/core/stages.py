@@ -54,15 +54,21 @@ class Stopwatch:
     def __init__(self) -> None:
         self.started_at = time.monotonic()
         self._stages_s: dict[Stage, float] = {}
+        self._in_blocks_s = 0.0
 
     @contextmanager
     def stage(self, stage: Stage) -> Generator[None]:
-        """Adds the wall time of the block to ``stage``; work done in parallel inside the block counts once."""
-        start = time.monotonic()
+        """Adds the wall time of the block to ``stage``; work done in parallel inside the block counts once.
+
+        What a block inside this one adds to another stage is not this one's.
+        """
+        start, before_s = time.monotonic(), self._in_blocks_s
         try:
             yield
         finally:
-            self.add(stage, time.monotonic() - start)
+            elapsed_s = time.monotonic() - start
+            self.add(stage, elapsed_s - (self._in_blocks_s - before_s))
+            self._in_blocks_s = before_s + elapsed_s
 
     def add(self, stage: Stage, seconds: float) -> None:
         """Adds seconds measured elsewhere, e.g. by the engine."""

@@ -29,6 +29,7 @@ from opsin.engine.api import (
     TokenPrompt,
     Usage,
 )
+from opsin.gateway.admission import Turns, Unlimited
 from opsin.gateway.plan_check import PlanCheck
 from opsin.gateway.prepare import Prepared, Preparer, UsedPicture
 from opsin.media.label import label_warnings
@@ -37,6 +38,7 @@ from opsin.media.types import LiftedMedia, MediaBytes
 from opsin.models.card import GenerationDefaults
 from opsin.protocol.request import ChatCompletionRequest, SamplingFields, to_conversation
 from opsin.telemetry.metrics import Metrics
+from opsin.tenants.lanes import Cost, Lanes
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,8 @@ class Done:
 
 AnswerEvent = Warned | Delta | Done
 
+UNLIMITED = Unlimited()
+
 _WITH_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 """Sampling fields for which a checkpoint may have values of its own."""
 
@@ -80,6 +84,18 @@ class Loader(Protocol):
     async def load(self, refs: Sequence[MediaRef], lifted: LiftedMedia) -> tuple[MediaBytes, ...]:
         """In order. Raises MediaError."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Gate:
+    """Between what a request costs being known, and its costing anything."""
+
+    turns: Turns
+    lanes: Lanes
+    watch: Stopwatch
+
+    async def enter(self, cost: Cost) -> None:
+        await self.turns.turn(self.lanes, cost, self.watch)
 
 
 class ChatService:
@@ -95,6 +111,7 @@ class ChatService:
         defaults: GenerationDefaults,
         metrics: Metrics,
         plan_check: PlanCheck,
+        lanes: Lanes,
     ) -> None:
         self._engine = engine
         self._loader = loader
@@ -103,7 +120,13 @@ class ChatService:
         self._defaults = defaults
         self._metrics = metrics
         self._plan_check = plan_check
+        self._lanes = lanes
         self.in_progress = 0
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for their turn at the engine."""
+        return self._lanes.waiting
 
     async def answer(
         self,
@@ -112,10 +135,12 @@ class ChatService:
         request_id: str,
         tenant: str,
         lifted: LiftedMedia = NONE_LIFTED,
+        turns: Turns = UNLIMITED,
     ) -> AsyncGenerator[AnswerEvent, None]:
         """Yields Warned if there is a reason, then deltas, then one Done.
 
         Closing the iterator early cancels the request everywhere. ``lifted`` are pictures that came with the body.
+        ``turns`` is asked before anything costs; what it takes is its owner's to give back.
 
         Raises:
             OpsinError: before the first event or in place of any later one; exactly once.
@@ -128,12 +153,15 @@ class ChatService:
             scope = self._scopes.of(tenant)
             prompt, sampling = _prompt_and_sampling(request)
             held.push_async_callback(self._engine.release, request_id)
+            refs = tuple(prompt.media())
+            await turns.images(len(refs))
             with watch.stage(Stage.MEDIA_LOAD):
-                media = await self._loader.load(tuple(prompt.media()), lifted)
+                media = await self._loader.load(refs, lifted)
             self._metrics.active_images.inc(len(media))
             held.callback(self._metrics.active_images.dec, len(media))
             with watch.stage(Stage.PREPROCESS):
-                prepared = await self._preparer.prepare(request_id, scope, prompt, media, sampling.output_tokens)
+                gate = _Gate(turns, self._lanes, watch)
+                prepared = await self._preparer.prepare(request_id, scope, prompt, media, sampling.output_tokens, gate)
             prepared = replace(prepared, warnings=(*label_warnings(media), *prepared.warnings))
             if prepared.warnings:
                 yield Warned(prepared.warnings)

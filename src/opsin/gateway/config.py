@@ -35,6 +35,15 @@ class GatewayConfig(BaseModel):
     api_key: Annotated[tuple[SecretStr, ...], BeforeValidator(_listed)] = Field(
         default=(), description="one key or several, all of one tenant; without any every Authorization is accepted"
     )
+    api_keys_file: Path | None = Field(
+        default=None, description="keys of many tenants, made by 'opsin keys create'; read again when it changes"
+    )
+    api_keys_in_redis: bool = Field(default=False, description="keys of many tenants are in redis_url, not in a file")
+    server_secret_file: Path | None = Field(
+        default=None,
+        description="from which tenants' cache scopes are made, the same at every replica; made where there is none; "
+        "default: beside api_keys_file",
+    )
     no_auth: bool = Field(default=False, description="serve on a public address without a key, on purpose")
     allowed_origins: tuple[str, ...] = Field(
         default=(), description='web pages that may ask from a browser (CORS); ["*"] is any'
@@ -68,6 +77,18 @@ class GatewayConfig(BaseModel):
         description="pictures that do not fit: refused (reject), scaled down (downscale), or as their detail says",
     )
     max_requests: int = Field(default=256, ge=1, description="requests in progress; one more is answered 503")
+    max_running: int | None = Field(
+        default=None,
+        ge=1,
+        description="requests in the engine at once, others wait in fair order; default: half as many again as its "
+        "max_num_seqs, or no limit where that is unknown",
+    )
+    max_queue_s: float = Field(default=120.0, gt=0, description="for a request's turn at the engine to come; then 503")
+
+    @property
+    def has_key_store(self) -> bool:
+        """Whether there are keys of many tenants."""
+        return self.api_keys_file is not None or self.api_keys_in_redis
 
     @field_validator("api_key")
     @classmethod

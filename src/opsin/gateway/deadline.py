@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncGenerator, Awaitable
-from contextlib import aclosing
+from collections.abc import Awaitable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -70,22 +69,6 @@ class Deadline:
             if not timeout.expired():
                 raise
             raise self._error() from None
-
-    async def bound(self, events: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
-        """The same events; at the deadline whatever produces them is cancelled.
-
-        Each wait has a timeout of its own, because a generator may be read from several tasks.
-
-        Raises:
-            DeadlineExceeded, Overloaded: in place of the next event.
-        """
-        async with aclosing(events):
-            while True:
-                try:
-                    event = await self.within(anext(events))
-                except StopAsyncIteration:
-                    return
-                yield event
 
     def _error(self) -> OpsinError:
         if self.closing.begun:

@@ -14,13 +14,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from opsin.gateway.auth import Auth
 from opsin.gateway.config import GatewayConfig
 from opsin.gateway.head import http_protocol
+from opsin.gateway.rate_headers import NAMES
 from opsin.gateway.routes import Gateway, create_app
 from opsin.gateway.streaming import WARNINGS_HEADER
 
 _BACKSTOP_S = 5
 """Beyond the drain: by then every request was answered, and who did not take the answer was cut off."""
 
-_READABLE = ("x-request-id", "server-timing", "retry-after", "x-should-retry", WARNINGS_HEADER)
+_READABLE = ("x-request-id", "server-timing", "retry-after", "x-should-retry", WARNINGS_HEADER, *NAMES)
 """Headers that a page of an allowed origin may read."""
 
 

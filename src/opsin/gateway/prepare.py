@@ -27,7 +27,13 @@ from opsin.media.types import ImageHeader, MediaBytes, RenderedPicture
 from opsin.prompt.build import PromptBuilder
 from opsin.prompt.guard import Guarded
 from opsin.telemetry.metrics import Metrics
+from opsin.tenants.lanes import Cost
 from opsin.vision.plan import Count, Family, RenderRecipe, Size, VisionPlan
+
+_GUESSED_PATCH = 28
+_MAX_GUESSED_TOKENS = 4096
+_CHARS_PER_TOKEN = 4
+"""For the order of turns, and for limits where no model is known; never told as a count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +82,19 @@ class Renderer(Protocol):
         ...
 
 
+class Gate(Protocol):
+    """Where a request waits once it is known what it takes."""
+
+    async def enter(self, cost: Cost) -> None:
+        """Returns when it may go on. Raises RateLimited, MediaError, Overloaded."""
+        ...
+
+
 class Preparer(Protocol):
-    """Prepares one request; may take leases that end with the request."""
+    """Prepares one request; may take leases that end with the request.
+
+    Passes ``gate`` once, when all sizes are known and before a picture is decoded or a lease taken.
+    """
 
     async def prepare(
         self,
@@ -86,6 +103,7 @@ class Preparer(Protocol):
         prompt: Prompt,
         media: Sequence[MediaBytes],
         max_tokens: int | None,
+        gate: Gate,
     ) -> Prepared:
         """Raises MediaError for a picture that cannot be rendered or is over a limit, ContextLengthExceeded for one
         that does not fit, InvalidRequest for a prompt that this engine cannot read."""
@@ -119,12 +137,15 @@ class TokenPreparer:
         prompt: Prompt,
         media: Sequence[MediaBytes],
         max_tokens: int | None,
+        gate: Gate,
     ) -> Prepared:
         """See Preparer."""
         prompt = self._builder.settle(prompt)
         wants = wanted(prompt, media)
         fitted = await self._fitter.fit(prompt, wants, max_tokens)
         plans = [one.family.plan(want.size, want.detail) for want, one in zip(wants, fitted.pictures, strict=True)]
+        image_tokens = sum(plan.image_tokens for plan in plans)
+        await gate.enter(Cost(image_tokens, fitted.tokenised.text_tokens))
         keys = [self._keys.key(scope, picture.sha256, plan) for picture, plan in zip(media, plans, strict=True)]
         reservation = await self._engine.reserve(request_id, keys)
         self._count_lookups(keys, reservation.leased)
@@ -140,7 +161,7 @@ class TokenPreparer:
             max_tokens=max_tokens or left,
             text=built.text,
             warnings=tuple(downscale_warnings(wants, fitted.pictures)),
-            planned=PlannedTokens(sum(plan.image_tokens for plan in plans), len(built.ids)),
+            planned=PlannedTokens(image_tokens, len(built.ids)),
         )
 
     def _count_lookups(self, keys: Sequence[str], leased: frozenset[str]) -> None:
@@ -182,6 +203,7 @@ class MessagePreparer:
         prompt: Prompt,
         media: Sequence[MediaBytes],
         max_tokens: int | None,
+        gate: Gate,
     ) -> Prepared:
         """See Preparer."""
         if isinstance(prompt, RawPrompt):
@@ -194,9 +216,11 @@ class MessagePreparer:
         read = await self._fitter.read(prompt)
         guarded = read.guarded
         if read.planner is None:
+            await gate.enter(Cost(sum(map(_guessed_tokens, media)), prompt.num_chars // _CHARS_PER_TOKEN))
             return await self._as_they_came(guarded, media, max_tokens)
         wants = wanted(prompt, media)
         plan = read.planner.plan(wants, max_tokens)
+        await gate.enter(Cost(plan.tokens.image_tokens, read.planner.text.tokens))
         pictures = await together(self._planned(one, to) for one, to in zip(media, plan.pictures, strict=True))
         return Prepared(
             prompt=ChatPrompt(guarded.conversation),
@@ -227,6 +251,12 @@ class MessagePreparer:
                 scaled = await self._renderer.scale(media, plan.size, closest_to(media.header.format))
             picture = Picture(key=scaled.sha256, image_tokens=None, num_tiles=None, media=scaled)
         return replace(picture, image_tokens=plan.count.image_tokens, num_tiles=plan.count.num_tiles)
+
+
+def _guessed_tokens(media: MediaBytes) -> int:
+    """Of a picture whose model nobody knows: a token for 28 x 28 pixels, as Qwen's, and at most 4096."""
+    size = media.header.upright
+    return min(_MAX_GUESSED_TOKENS, -(-size.width // _GUESSED_PATCH) * -(-size.height // _GUESSED_PATCH))
 
 
 @contextmanager

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from contextlib import AsyncExitStack, ExitStack
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from starlette.applications import Starlette
@@ -19,8 +19,8 @@ from starlette.routing import Route
 from opsin import __version__
 from opsin.core.errors import OpsinError
 from opsin.engine.api import EngineStats
-from opsin.gateway.admission import Admission
-from opsin.gateway.auth import Auth
+from opsin.gateway.admission import Admission, Place
+from opsin.gateway.auth import Auth, Caller
 from opsin.gateway.body import BodyLimits, read_body
 from opsin.gateway.chat import AnswerEvent, Done, Warned, collect, count_outcome
 from opsin.gateway.closing import Closing
@@ -30,9 +30,10 @@ from opsin.gateway.deadline import HEADER as DEADLINE_HEADER
 from opsin.gateway.deadline import Deadline
 from opsin.gateway.docs import openapi, page
 from opsin.gateway.errors import as_opsin_error, on_http_exception, on_opsin_error, to_response
-from opsin.gateway.heartbeat import with_silences
 from opsin.gateway.intake import Intake, Taken
 from opsin.gateway.memory import observe_memory
+from opsin.gateway.rate_headers import rate_headers
+from opsin.gateway.relay import Relay
 from opsin.gateway.replicas import replica_samples
 from opsin.gateway.request_id import RequestIds
 from opsin.gateway.served import ServedModels
@@ -51,7 +52,10 @@ from opsin.telemetry.metrics import Metrics
 logger = logging.getLogger(__name__)
 
 OPEN_ROUTES = frozenset({"/health", "/ready"})
-"""All others need the key."""
+"""All others need a key."""
+
+ADMIN_ROUTES = frozenset({"/metrics"})
+"""What tells of all tenants."""
 
 CLIENT_GONE = 499
 """Logged for a client that left."""
@@ -95,7 +99,7 @@ def create_app(gateway: Gateway) -> Starlette:
     routes = [
         Route("/v1/chat/completions", http.chat_completions, methods=["POST"]),  # these two look at the key themselves
         Route("/v1/tokens", http.tokens, methods=["POST"]),
-        *(Route(path, handle if path in OPEN_ROUTES else http.guarded(handle)) for path, handle in handlers.items()),
+        *(Route(path, http.behind(path, handle)) for path, handle in handlers.items()),
     ]
     app = Starlette(
         routes=routes,
@@ -106,25 +110,31 @@ def create_app(gateway: Gateway) -> Starlette:
     return app
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Exchange:
-    """One chat request on its way through HTTP, to be answered or only to be counted."""
+    """One chat request on its way through HTTP, to be answered or only to be counted. ``caller`` and ``place`` are None
+    until it is admitted."""
 
     http: Request
     id: str
     deadline: Deadline
+    caller: Caller | None = None
+    place: Place | None = None
 
 
 class _Http:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
 
-    def guarded(self, handler: Handler) -> Handler:
-        """The same handler behind the key."""
+    def behind(self, path: str, handler: Handler) -> Handler:
+        """The same handler behind the key that its path needs."""
+        if path in OPEN_ROUTES:
+            return handler
+        check = self._gateway.auth.admin if path in ADMIN_ROUTES else self._gateway.auth.caller
 
         async def checked(request: Request) -> Response:
             try:
-                self._gateway.auth.tenant(request.headers.get("authorization"))
+                await check(request.headers.get("authorization"))
                 return await handler(request)
             except OpsinError as error:
                 return to_response(error)
@@ -151,27 +161,27 @@ class _Http:
             error = as_opsin_error(caught, exchange.id)
             self._log(exchange, error)
             response = to_response(error)
+        if exchange.place is not None:
+            response.headers.update(rate_headers(exchange.place.readings))
         return response
 
     async def _chat(self, exchange: _Exchange, held: ExitStack) -> Response:
         gateway = self._gateway
-        tenant, exchange = self._admitted(exchange, held)
+        caller, place = await self._admitted(exchange, held)
         taken = await self._take(exchange)
         if taken is None:
             return self._gone(exchange)
         chat = taken.request
         served = gateway.models.named(chat.model)
         model = chat.model or served.names.default
-        answer = exchange.deadline.bound(
-            served.chat.answer(chat, request_id=exchange.id, tenant=tenant, lifted=taken.media)
-        )
+        answer = served.chat.answer(chat, request_id=exchange.id, tenant=caller.tenant, lifted=taken.media, turns=place)
         if chat.stream:
             return await self._stream(answer, exchange, model, held, include_usage=chat.include_usage)
         return await self._complete(answer, exchange, model)
 
     async def _count(self, exchange: _Exchange, held: ExitStack) -> Response:
         gateway = self._gateway
-        _, exchange = self._admitted(exchange, held)
+        await self._admitted(exchange, held)
         taken = await self._take(exchange)
         if taken is None:
             return self._gone(exchange)
@@ -185,12 +195,14 @@ class _Http:
         model = taken.request.model or served.names.default
         return Response(encode(to_wire(counted, model=model)), headers=headers, media_type="application/json")
 
-    def _admitted(self, exchange: _Exchange, held: ExitStack) -> tuple[str, _Exchange]:
-        """The tenant, and the exchange under the client's own deadline."""
+    async def _admitted(self, exchange: _Exchange, held: ExitStack) -> tuple[Caller, Place]:
+        """Who asks, and the place. From now on the exchange is under the client's own deadline."""
         headers = exchange.http.headers
-        tenant = self._gateway.auth.tenant(headers.get("authorization"))
-        held.enter_context(self._gateway.admission.admit())
-        return tenant, replace(exchange, deadline=exchange.deadline.lowered(headers.get(DEADLINE_HEADER)))
+        exchange.caller = caller = await self._gateway.auth.caller(headers.get("authorization"))
+        exchange.place = place = held.enter_context(self._gateway.admission.admit(caller))
+        await place.request()
+        exchange.deadline = exchange.deadline.lowered(headers.get(DEADLINE_HEADER))
+        return caller, place
 
     async def _take(self, exchange: _Exchange) -> Taken | None:
         """None when the client went away."""
@@ -200,7 +212,7 @@ class _Http:
         return await _unless_gone(deadline.within(self._gateway.intake.take(body)), exchange.http)
 
     async def _complete(self, answer: Answer, exchange: _Exchange, model: str) -> Response:
-        collected = await _unless_gone(collect(answer), exchange.http)
+        collected = await _unless_gone(exchange.deadline.within(collect(answer)), exchange.http)
         if collected is None:
             return self._gone(exchange)
         done = collected.done
@@ -212,16 +224,19 @@ class _Http:
     async def _stream(
         self, answer: Answer, exchange: _Exchange, model: str, held: ExitStack, *, include_usage: bool
     ) -> Response:
-        stream = with_silences(answer, self._gateway.config.heartbeat_s)
-        # The first event decides between an HTTP error and a stream, so it is awaited before any header is sent; but
-        # not in silence for longer than proxies endure.
-        first = await _unless_gone(_first(stream), exchange.http)
+        stream = Relay(answer, exchange.deadline, self._gateway.config.heartbeat_s)
         headers: dict[str, str] = {}
-        if isinstance(first, Warned):
-            headers = warnings_header(first.warnings)
-            first = await _unless_gone(_first(stream), exchange.http)
-        if first is None:
-            return self._gone(exchange)
+        async with AsyncExitStack() as unless_begun:
+            unless_begun.push_async_callback(stream.aclose)
+            # The first event decides between an HTTP error and a stream, so it is awaited before any header is sent;
+            # but not in silence for longer than proxies endure.
+            first = await _unless_gone(anext(stream), exchange.http)
+            if isinstance(first, Warned):
+                headers = warnings_header(first.warnings)
+                first = await _unless_gone(anext(stream), exchange.http)
+            if first is None:
+                return self._gone(exchange)
+            unless_begun.pop_all()
         outcome = Outcome()
         kept = held.pop_all()
 
@@ -247,6 +262,8 @@ class _Http:
             fields(
                 request_id=exchange.id,
                 clients_id=exchange.http.state.clients_id,
+                tenant=exchange.caller.tenant if exchange.caller and exchange.caller.key_id else None,
+                key=exchange.caller.key_id if exchange.caller else None,
                 status=CLIENT_GONE if gone else (error.status if error else 200),
                 code=error.code if error else None,
                 ms=round(exchange.deadline.elapsed_s * 1e3, 1),
@@ -280,7 +297,7 @@ class _Http:
         by_model = await gateway.models.stats()
         stats = EngineStats.total(list(by_model.values()))
         gateway.metrics.running.set(stats.running)
-        gateway.metrics.waiting.set(stats.waiting)
+        gateway.metrics.waiting.set(stats.waiting + sum(served.chat.waiting for served in gateway.models))
         gateway.metrics.kv_holds(tokens=stats.kv_tokens, image_tokens=stats.kv_image_tokens)
         observe_memory(gateway.metrics, stats)
         gateway.metrics.replicas.samples = replica_samples(by_model)
@@ -294,10 +311,6 @@ class _Http:
 
     async def openapi(self, _: Request) -> Response:
         return JSONResponse(openapi())
-
-
-async def _first(stream: AsyncGenerator[T, None]) -> T:
-    return await anext(stream)
 
 
 async def _unless_gone(work: Coroutine[Any, Any, T], request: Request) -> T | None:

@@ -19,8 +19,8 @@ from opsin.engine.api import Usage as EngineUsage
 from opsin.gateway.chat import AnswerEvent, Collected, Done
 from opsin.gateway.deadline import Deadline
 from opsin.gateway.errors import as_opsin_error
-from opsin.gateway.heartbeat import Silence
 from opsin.gateway.prepare import UsedPicture
+from opsin.gateway.relay import Relay, Silence
 from opsin.protocol import sse
 from opsin.protocol.merge import merged
 from opsin.protocol.response import (
@@ -124,31 +124,36 @@ class Outcome:
 
 async def to_events(
     first: AnswerEvent | Silence,
-    rest: AsyncIterator[AnswerEvent | Silence],
+    rest: Relay[AnswerEvent],
     outcome: Outcome,
     *,
     request_id: str,
     model: str,
     include_usage: bool,
 ) -> AsyncIterator[bytes]:
-    """The events of a stream; a comment where there is nothing to tell yet.
+    """The events of a stream, those that came together in one piece; a comment where there is nothing to tell yet.
 
     An error after the first byte is an event of its own, and no ``[DONE]`` follows.
     """
     chunks = _Chunks(request_id, model)
     event = first
+    piece = bytearray()
     try:
         while not isinstance(event, Done):
-            yield sse.event(chunks.delta(event)) if isinstance(event, Delta) else sse.COMMENT
+            piece += sse.event(chunks.delta(event)) if isinstance(event, Delta) else sse.COMMENT
+            if not rest.has_more:
+                yield bytes(piece)
+                piece.clear()
             event = await anext(rest)
         outcome.done = event
-        yield sse.event(chunks.finish(event))
+        piece += sse.event(chunks.finish(event))
         if include_usage:
-            yield sse.event(chunks.usage(event.usage))
-        yield sse.DONE
+            piece += sse.event(chunks.usage(event.usage))
+        piece += sse.DONE
     except Exception as error:  # the border of a stream: whatever failed, the client gets one answer
         outcome.error = as_opsin_error(error, request_id)
-        yield sse.event(error_body(outcome.error))
+        piece += sse.event(error_body(outcome.error))
+    yield bytes(piece)
 
 
 class EventStream(StreamingResponse):

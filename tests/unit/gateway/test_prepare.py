@@ -20,6 +20,7 @@ from opsin.media.encoding import Encoding
 from opsin.media.types import ImageFormat, ImageHeader, MediaBytes, RenderedPicture
 from opsin.settings import Settings
 from opsin.telemetry.metrics import Metrics
+from opsin.tenants.lanes import Cost
 from opsin.vision.plan import RenderRecipe, Size
 
 MAX_MODEL_LEN = 100
@@ -43,6 +44,16 @@ class BlankRenderer:
 
     async def scale(self, media: MediaBytes, size: Size, encoding: Encoding) -> MediaBytes:
         raise AssertionError("a TOKENS engine has its pictures rendered")
+
+
+class OpenGate:
+    """Nobody waits."""
+
+    async def enter(self, cost: Cost) -> None:
+        assert cost.total > 0
+
+
+OPEN = OpenGate()
 
 
 @dataclass
@@ -77,7 +88,7 @@ class Bench:
         )
         prompt = Conversation((Message("user", (*refs, TextPart(text))),), bounds)
         media = [MediaBytes(b"", "sha", header, ref.param) for ref in refs]
-        return await preparer.prepare("r", "scope", prompt, media, max_tokens)
+        return await preparer.prepare("r", "scope", prompt, media, max_tokens, OPEN)
 
     async def refusal(self, *details: Detail, text: str = "?", max_tokens: int | None = None) -> InvalidRequest:
         """The error, which leaves nothing behind."""

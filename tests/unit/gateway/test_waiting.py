@@ -11,7 +11,7 @@ import pytest
 from opsin.core.errors import DeadlineExceeded, InvalidRequest, Overloaded
 from opsin.gateway.closing import Closing
 from opsin.gateway.deadline import Deadline
-from opsin.gateway.heartbeat import Silence, with_silences
+from opsin.gateway.relay import Relay, Silence
 
 
 class Source:
@@ -30,17 +30,25 @@ class Source:
             self.closed = True
 
 
+def relay(source: Source, deadline: Deadline | None = None, interval_s: float = 10) -> Relay[int]:
+    return Relay(source.events(), deadline or Deadline.after(60, Closing()), interval_s)
+
+
+async def read(stream: Relay[int]) -> list[int | Silence]:
+    return [event async for event in stream]
+
+
 async def test_what_is_in_time_passes() -> None:
     source = Source(0, 0, 0)
-    assert [event async for event in Deadline.after(5, Closing()).bound(source.events())] == [0, 1, 2]
+    assert await read(relay(source)) == [0, 1, 2]
     assert source.closed
 
 
 async def test_the_deadline_takes_the_place_of_the_next_event_and_closes_the_source() -> None:
     source = Source(0, 30)
-    seen: list[int] = []
+    seen: list[int | Silence] = []
     with pytest.raises(DeadlineExceeded, match=r"longer than 0\.2 s"):
-        async for event in Deadline.after(0.2, Closing()).bound(source.events()):
+        async for event in relay(source, Deadline.after(0.2, Closing())):
             seen.append(event)
     assert seen == [0]
     assert source.closed
@@ -87,19 +95,19 @@ async def test_a_timeout_of_the_source_itself_is_not_the_deadline() -> None:
         yield 0
 
     with pytest.raises(TimeoutError, match="its own"):
-        await anext(Deadline.after(5, Closing()).bound(failing()))
+        await anext(Relay(failing(), Deadline.after(5, Closing()), 10))
 
 
 async def test_a_closing_server_ends_the_waits_of_now_and_those_to_come() -> None:
     closing = Closing()
     deadline = Deadline.after(30, closing)
     source = Source(0, 30)
-    events = deadline.bound(source.events())
+    events = relay(source, deadline)
     assert await anext(events) == 0
     following = asyncio.ensure_future(anext(events))
     await asyncio.sleep(0.01)
     closing.begin()
-    for late in (following, anext(Deadline.after(30, closing).bound(Source(30).events()))):
+    for late in (following, anext(relay(Source(30), Deadline.after(30, closing)))):
         with pytest.raises(Overloaded) as caught:
             await late
         assert (caught.value.code, caught.value.retry_after_s) == ("shutting_down", 5)
@@ -109,7 +117,7 @@ async def test_a_closing_server_ends_the_waits_of_now_and_those_to_come() -> Non
 
 async def test_silence_is_told_and_the_wait_goes_on() -> None:
     source = Source(0, 0.35, 0)
-    events = [event async for event in with_silences(source.events(), 0.1)]
+    events = await read(relay(source, interval_s=0.1))
     assert [event for event in events if not isinstance(event, Silence)] == [0, 1, 2]
     assert Silence() in events
     assert events.index(Silence()) == 1
@@ -118,16 +126,34 @@ async def test_silence_is_told_and_the_wait_goes_on() -> None:
 
 async def test_closing_in_the_middle_of_a_wait_closes_the_source() -> None:
     source = Source(30)
-    stream = with_silences(source.events(), 0.05)
-    assert await anext(stream) == Silence()
-    await stream.aclose()
+    async with relay(source, interval_s=0.05) as stream:
+        assert await anext(stream) == Silence()
     assert source.closed
 
 
-async def test_cancelling_the_wait_closes_the_source() -> None:
+async def test_cancelling_the_wait_leaves_the_source_to_be_closed() -> None:
     source = Source(30)
-    stream = with_silences(source.events(), 10)
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.05):
-            await anext(stream)
+    async with relay(source) as stream:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await anext(stream)
     assert source.closed
+
+
+async def test_what_came_together_is_there_together_and_a_slow_reader_holds_the_source_up() -> None:
+    made = 0
+
+    async def endless() -> AsyncGenerator[int, None]:
+        nonlocal made
+        while True:
+            yield made
+            made += 1
+
+    async with Relay(endless(), Deadline.after(60, Closing()), 10) as stream:
+        assert await anext(stream) == 0
+        assert stream.has_more
+        for number in range(1, 500):
+            assert await anext(stream) == number
+            assert made <= number + 65
+        await asyncio.sleep(0.01)
+        assert made <= 500 + 65

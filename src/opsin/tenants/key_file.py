@@ -1,0 +1,106 @@
+"""Keys in a file of JSON lines: readable by its owner only, and whole at every moment."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import stat
+import tempfile
+from collections.abc import Generator, Hashable, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from opsin.tenants.keys import ApiKey
+from opsin.tenants.store import StoreUnreachable
+
+_OWNER_ONLY = 0o600
+
+
+class KeyFile:
+    """See KeyStore. A change writes a new file beside the old one and puts it in its place."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    async def version(self) -> Hashable:
+        """Of a file that nobody writes but by replacing it: its inode too, because clocks are coarse."""
+        try:
+            found = self._path.stat()
+        except OSError as error:
+            raise self._unreadable(error) from None
+        return found.st_mtime_ns, found.st_size, found.st_ino
+
+    async def all(self) -> Sequence[ApiKey]:
+        """See KeyStore."""
+        return await asyncio.to_thread(self._read)
+
+    async def add(self, key: ApiKey) -> None:
+        """Makes the file where there is none."""
+        with self._locked():
+            self._write([*(self._read() if self._path.exists() else ()), key])
+
+    async def remove(self, key_id: str) -> ApiKey | None:
+        """See KeyStore."""
+        with self._locked():
+            keys = self._read()
+            doomed = next((key for key in keys if key.id == key_id), None)
+            if doomed is not None:
+                self._write([key for key in keys if key is not doomed])
+            return doomed
+
+    async def close(self) -> None:
+        """Nothing is held open."""
+
+    def _read(self) -> list[ApiKey]:
+        try:
+            with self._path.open(encoding="utf-8") as file:
+                _check_private(self._path, os.fstat(file.fileno()))
+                return [_parsed(self._path, number, line) for number, line in enumerate(file, 1) if line.strip()]
+        except (OSError, UnicodeDecodeError) as error:
+            raise self._unreadable(error) from None
+
+    def _write(self, keys: Sequence[ApiKey]) -> None:
+        try:
+            with tempfile.NamedTemporaryFile(
+                "w", dir=self._path.parent, prefix=f".{self._path.name}-", encoding="utf-8", delete=False
+            ) as file:
+                os.fchmod(file.fileno(), _OWNER_ONLY)
+                file.writelines(f"{key.line()}\n" for key in keys)
+                file.flush()
+                os.fsync(file.fileno())
+            Path(file.name).replace(self._path)
+        except OSError as error:
+            raise self._unreadable(error) from None
+
+    @contextmanager
+    def _locked(self) -> Generator[None]:
+        """Two commands at once would each write a file without the other's key."""
+        try:
+            lock = os.open(self._path.parent, os.O_RDONLY)
+        except OSError as error:
+            raise self._unreadable(error) from None
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(lock)
+
+    def _unreadable(self, error: OSError | UnicodeDecodeError) -> StoreUnreachable:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        return StoreUnreachable(f"--api-keys-file {self._path}: {why}; 'opsin keys create TENANT' makes it")
+
+
+def _check_private(path: Path, found: os.stat_result) -> None:
+    if stat.S_IMODE(found.st_mode) & 0o077:
+        raise StoreUnreachable(f"--api-keys-file {path}: others may read or write it; chmod 600 it")
+
+
+def _parsed(path: Path, number: int, line: str) -> ApiKey:
+    try:
+        return ApiKey.model_validate_json(line)
+    except ValidationError as error:
+        where = ".".join(map(str, error.errors()[0]["loc"])) or "JSON"
+        raise StoreUnreachable(f"--api-keys-file {path}: line {number} is no key: {where} is wrong") from None

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from opsin.cli.main import main, parse
+from opsin.tenants.keys import Limits, digest_of
+
+
+def test_a_key_is_made_shown_once_listed_by_its_id_and_revoked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["--api-keys-file", str(tmp_path / "keys")]
+    made = ["keys", "create", "acme", "--expires", "90d", "--images-per-minute", "60", "--max-queue", "4"]
+    assert main([*made, *where]) == main(["keys", "create", "ops", "--admin", *where]) == 0
+    first, second = capsys.readouterr().out.split()
+    assert main(["keys", "list", "--json", *where]) == 0
+    told = capsys.readouterr().out
+    assert digest_of(first) not in told
+    acme, ops = json.loads(told)
+    assert (acme["tenant"], acme["admin"], acme["expires"] - acme["created"]) == ("acme", False, 90 * 86400)
+    assert Limits.model_validate(acme["limits"]) == Limits(images_per_minute=60, max_queue=4)
+    assert (ops["tenant"], ops["admin"], "expires" in ops) == ("ops", True, False)
+    assert main(["keys", "list", *where]) == 0
+    shown = capsys.readouterr().out
+    assert acme["id"] in shown
+    assert main(["keys", "revoke", acme["id"], "nobody", *where]) == 1
+    assert f"revoked {acme['id']} of acme" in capsys.readouterr().err
+    kept = (tmp_path / "keys").read_text()
+    assert digest_of(second) in kept
+    assert digest_of(first) not in kept
+
+
+def test_what_cannot_be_done_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["keys", "list"]) == 1
+    assert "--api-keys-file FILE" in capsys.readouterr().err
+    assert main(["keys", "list", "--api-keys-file", str(tmp_path / "none")]) == 1
+    assert "'opsin keys create TENANT' makes it" in capsys.readouterr().err
+    assert main(["keys", "create", "a b", "--api-keys-file", str(tmp_path / "none")]) == 1
+    assert "no name of a tenant" in capsys.readouterr().err
+    for wrong in ("90", "0d", "1w"):
+        with pytest.raises(SystemExit):
+            parse(["keys", "create", "acme", "--expires", wrong])
