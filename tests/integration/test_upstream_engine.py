@@ -571,7 +571,7 @@ async def test_what_is_missed_is_asked_for_again_once_and_no_other_refusal_is() 
         await ask(engine, b"a")
         upstream.pictures = None
         gone = Script(status=400, failure=picture_gone(0))
-        for scripts, requests in (((gone, gone), 2), ((MODES["http_400_context"],), 1), ((MODES["http_500"],), 1)):
+        for scripts, requests in (((MODES["http_400_context"],), 1), ((MODES["http_500"],), 1), ((gone, gone), 2)):
             before = len(upstream.received)
             upstream.queue(*scripts)
             with pytest.raises(OpsinError):

@@ -44,6 +44,8 @@ from opsin.telemetry.logs import fields
 logger = logging.getLogger(__name__)
 
 _SEVERAL = 2
+_MAY_BE_NAMES = (Code.UPSTREAM_REFUSED, Code.UPSTREAM_UNAVAILABLE, Code.UPSTREAM_ERROR)
+"""How vLLM fails where it cannot do with a name alone: not all models' processors can, and its two processes drift."""
 _UNKNOWN = "none that opsin knows; if it is vLLM behind something else, say --upstream-kind vllm"
 
 
@@ -139,6 +141,10 @@ class UpstreamEngine:
             yield _with_rest(reply.finish(), self._dialect, time.monotonic() - began, num_resent)
         except EventTooLarge:
             raise protocol_error(f"one event of over {MAX_EVENT_BYTES} bytes") from None
+        except OpsinError as error:
+            if error.code in _MAY_BE_NAMES:
+                self._known.missed(*self._leases.get(request.id, ()))
+            raise
         finally:
             self._calls.pop(request.id, None)
             await call.close(finished=reply.done)

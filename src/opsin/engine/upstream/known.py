@@ -44,10 +44,11 @@ class KnownPictures:
             self._misses[name] = 0
             self._misses.move_to_end(name)
 
-    def missed(self, name: str) -> None:
-        """This one went by name and was not there."""
-        self._there.discard(name)
-        self._misses[name] = self._misses.get(name, 0) + 1
+    def missed(self, *names: str) -> None:
+        """These went by name and were not there."""
+        for name in names:
+            self._there.discard(name)
+            self._misses[name] = self._misses.get(name, 0) + 1
 
     def clear(self) -> None:
         """The upstream may be another one now."""
