@@ -79,6 +79,8 @@ def notices(configuration: Configuration) -> Iterator[str]:
         return
     if settings.engine is EngineKind.LOCAL:
         yield from vllm_flags.notices(_about_engine(configuration))
+        if settings.gateway.offload:
+            yield "no effect with engine local, which gets pixels and no files: --offload"
         return
     rare = sorted(set(settings.media.formats) - set(ACCEPTED_BY_DEFAULT))
     if rare and settings.engine is EngineKind.UPSTREAM:
