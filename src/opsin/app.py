@@ -25,6 +25,7 @@ from opsin.engine.upstream.config import UpstreamConfig
 from opsin.engine.upstream.engine import UpstreamEngine
 from opsin.gateway.admission import Admission
 from opsin.gateway.chat import ChatService
+from opsin.gateway.config import GatewayConfig
 from opsin.gateway.count import Counter, CountService, MessageCounter, PictureCounter, PromptCounter
 from opsin.gateway.fitting import MessageFitter, PromptFitter
 from opsin.gateway.intake import Intake, Reading
@@ -35,6 +36,7 @@ from opsin.gateway.routes import Gateway
 from opsin.gateway.served import Served, ServedModels
 from opsin.media.confine import Level
 from opsin.media.dns import Lookup, system_lookup
+from opsin.media.encoding import encoding_of
 from opsin.media.loader import MediaLoader
 from opsin.media.pool import RenderPool
 from opsin.models.added_tokens import read_added_tokens
@@ -192,14 +194,27 @@ class _Adoption:
     fitter: MessageFitter
 
     def settle(self, capabilities: Capabilities, names: ModelNames) -> None:
-        """Takes the upstream's name over, and counts from now on if the model is known."""
+        """Takes the upstream's name over, and counts from now on if the model is known. Raises ConfigError."""
         model = self.stated or found_model(self.settings, capabilities)
         max_model_len = context_length(self.settings, capabilities, model)
         if capabilities.model_name is not None:
             names.adopt(capabilities.model_name, max_model_len)
+        _check_offload(self.settings.gateway, capabilities, countable=model is not None)
         if model is not None:
             self.fitter.plan_with(model.planner(self.settings.gateway, max_model_len))
         tell(self.settings, model, max_model_len)
+
+
+def _check_offload(config: GatewayConfig, capabilities: Capabilities, *, countable: bool) -> None:
+    if not config.offload:
+        return
+    if not countable:
+        raise ConfigError(
+            "--offload: nobody knows at which size this model sees pictures; say which one it is: --model"
+        )
+    encoding, formats = encoding_of(config.offload_format), capabilities.picture_formats
+    if formats is not None and encoding.format not in formats:
+        raise ConfigError(f"--offload-format {encoding.name}: the engine does not read {encoding.format.written}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,8 +439,13 @@ def _model_of_messages(origin: _Origin, media: _Media, metrics: Metrics) -> _Mod
     settings = origin.settings
     engine = _delayed_engine(settings, origin.engine)
     fitter = MessageFitter(_text_guard(settings))
-    renders = _delayed_renderer(settings, media.renderer)
-    preparer = MessagePreparer(fitter=fitter, renderer=renders, metrics=metrics)
+    preparer = MessagePreparer(
+        fitter=fitter,
+        engine=engine,
+        renderer=_delayed_renderer(settings, media.renderer),
+        metrics=metrics,
+        offload=encoding_of(settings.gateway.offload_format) if settings.gateway.offload else None,
+    )
     names = ModelNames(settings.served_model_name, root=settings.engine, revision=None, max_model_len=None)
     serving = _Serving(preparer, MessageCounter(fitter), GenerationDefaults())
     served = _served(settings, engine, names, serving, media, metrics)

@@ -83,10 +83,12 @@ def notices(configuration: Configuration) -> Iterator[str]:
         return
     if settings.engine is EngineKind.LOCAL:
         yield from vllm_flags.notices(_about_engine(configuration))
+        if settings.gateway.offload:
+            yield "no effect with engine local, which gets pixels and no files: --offload"
         return
     rare = sorted(set(settings.media.formats) - set(ACCEPTED_BY_DEFAULT))
     if rare and settings.engine is EngineKind.UPSTREAM:
-        yield f"--media-formats {' '.join(rare)}: the upstream gets such pictures as they came and has to read them"
+        yield f"--media-formats {' '.join(rare)}: an upstream of a kind that opsin does not know has to read them"
     idle = [given.name for path, given in configuration.given.items() if path.startswith(_ONLY_LOCAL)]
     idle += [stated.name for stated in _about_engine(configuration)]
     if idle:

@@ -320,6 +320,25 @@ _OF_ENGINE = (
         switches="enable-sleep-mode enable-cumem-allocator",
         lists="sleep-preserve-parameter-names",
     ),
+    _ignored(
+        "tools are not built yet; a request with 'tools' is refused",
+        switches="enable-auto-tool-choice exclude-tools-when-tool-choice-none",
+        values="tool-call-parser tool-server tool-strict-level",
+    ),
+    _ignored(
+        "what the model writes is sent as it is, thoughts included",
+        switches="enable-reasoning",
+        values="reasoning-parser reasoning-config",
+    ),
+    _ignored(
+        "constrained output is not built yet; a request for it is refused",
+        values="structured-outputs-config guided-decoding-backend",
+    ),
+    _ignored(
+        "log probabilities are not built yet; a request for them is refused",
+        switches="return-tokens-as-token-ids",
+        values="max-logprobs logprobs-mode",
+    ),
 )
 
 _OF_SERVER = (
@@ -359,25 +378,6 @@ _OF_SERVER = (
             enable-trace-replay""",
         values="otlp-traces-endpoint profiler-config custom-histogram-buckets show-hidden-metrics-for-version",
         lists="collect-detailed-traces",
-    ),
-    _ignored(
-        "tools are not built yet; a request with 'tools' is refused",
-        switches="enable-auto-tool-choice exclude-tools-when-tool-choice-none",
-        values="tool-call-parser tool-server tool-strict-level",
-    ),
-    _ignored(
-        "what the model writes is sent as it is, thoughts included",
-        switches="enable-reasoning",
-        values="reasoning-parser reasoning-config",
-    ),
-    _ignored(
-        "constrained output is not built yet; a request for it is refused",
-        values="structured-outputs-config guided-decoding-backend",
-    ),
-    _ignored(
-        "log probabilities are not built yet; a request for them is refused",
-        switches="return-tokens-as-token-ids",
-        values="max-logprobs logprobs-mode",
     ),
     _ignored(
         "an answer has the role assistant, details of usage and x-request-id; a stream has usage if asked for",

@@ -51,6 +51,7 @@ def vllm() -> Command:
             *("--host", "127.0.0.1", "--port", str(port)),
             *("--max-model-len", str(MAX_MODEL_LEN), "--max-num-seqs", str(MAX_NUM_SEQS)),
             *("--limit-mm-per-prompt", '{"image": 4, "video": 0, "audio": 0}', "--enable-prompt-tokens-details"),
+            "--enable-per-request-metrics",
             "--enforce-eager",  # the demo model is small: compiling it takes longer than all these tests
             *shlex.split(os.environ.get("OPSIN_TEST_VLLM_FLAGS", "")),
         ),

@@ -22,6 +22,7 @@ from opsin.bench.photo import PhotoMaker
 from opsin.core.errors import ConfigError
 from opsin.models.facts import known_checkpoints
 from opsin.settings import DEMO_MODEL, Settings
+from opsin.testing.picture_cache import PictureCache
 from opsin.testing.script import Script, UsageShape
 from opsin.testing.scripted_upstream import ScriptedUpstream, serve
 from opsin.vision.plan import Size
@@ -46,13 +47,18 @@ def phone_photo() -> bytes:
 
 @asynccontextmanager
 async def in_front(
-    upstream: ScriptedUpstream | None = None, **settings: Any
+    upstream: ScriptedUpstream | None = None, *, exclusive: bool = False, **settings: Any
 ) -> AsyncGenerator[tuple[Served, ScriptedUpstream]]:
     """A gateway before a scripted engine."""
     upstream = upstream or ScriptedUpstream(max_model_len=None)
     async with (
         serve(upstream) as url,
-        gateway(engine="upstream", upstream={"url": url}, media={"render_timeout_s": 60}, **settings) as served,
+        gateway(
+            engine="upstream",
+            upstream={"url": url, "exclusive": exclusive},
+            media={"render_timeout_s": 60},
+            **settings,
+        ) as served,
     ):
         yield served, upstream
 
@@ -205,21 +211,33 @@ async def test_the_names_that_clients_ask_for_are_not_the_counted_model() -> Non
         assert tuple(served.application.gateway.models.default.names) == ("mine",)
 
 
-@pytest.mark.parametrize("shape", UsageShape)
+@pytest.mark.parametrize(
+    ("shape", "good", "mismatch"),
+    [
+        (UsageShape.IMAGE_TOKENS, (391,), "image_tokens planned=391"),
+        # vLLM counts placeholders: with the markers, where the processor writes them, else without
+        (UsageShape.MULTIMODAL_TOKENS, (391, 393), "placeholder_tokens planned=393"),
+    ],
+)
 async def test_a_difference_to_the_engines_image_tokens_is_counted_and_logged(
-    shape: UsageShape, caplog: pytest.LogCaptureFixture
+    shape: UsageShape, good: tuple[int, ...], mismatch: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     picture = encoded(scene(size=(640, 480)), "png")
     async with in_front(model=QWEN) as (served, upstream):
-        upstream.queue(Script(image_tokens=391, usage_shape=shape), Script(image_tokens=390, usage_shape=shape))
-        await ask(served, picture)
+        upstream.queue(*(Script(image_tokens=tokens, usage_shape=shape) for tokens in (*good, 390)))
+        for tokens in good:
+            _, answer = await ask(served, picture)
+            details = answer["usage"]["prompt_tokens_details"]
+            assert details["image_tokens"] == 391
+            assert ("multimodal_tokens" in details) is (shape is UsageShape.MULTIMODAL_TOKENS)
+            assert details.get("multimodal_tokens", {"image": tokens}) == {"image": tokens}
         assert await metric(served, "opsin_token_plan_mismatch_total") == {}
         with caplog.at_level(logging.WARNING, "opsin.gateway.plan_check"):
             await ask(served, picture)
         counted = await metric(served, "opsin_token_plan_mismatch_total")
         assert counted == {'{engine="upstream",model="scripted"}': 1.0}
     (line,) = [record.getMessage() for record in caplog.records if "plan_mismatch" in record.getMessage()]
-    assert "plan_mismatch=image_tokens planned=391 counted=390 model=scripted engine=upstream" in line
+    assert f"plan_mismatch={mismatch} counted=390 model=scripted engine=upstream" in line
 
 
 async def test_where_only_the_sum_is_told_an_exact_text_is_compared() -> None:
@@ -428,3 +446,95 @@ async def test_bounds_need_a_model(route: str) -> None:
         status, refusal = await post(served, route, {**body, "mm_processor_kwargs": {"max_pixels": 5}})
         assert (status, refusal["error"]["param"]) == (400, "mm_processor_kwargs.max_pixels")
         assert not upstream.received
+
+
+def sent_urls(upstream: ScriptedUpstream) -> list[str | None]:
+    """Of the last request's pictures; None went by name alone."""
+    (message,) = json.loads(upstream.received[-1].body)["messages"]
+    urls = [part["image_url"] for part in message["content"] if part["type"] == "image_url"]
+    return [url and url["url"] for url in urls]
+
+
+async def test_what_llama_cpp_does_not_read_is_written_anew_without_loss_and_said_so() -> None:
+    drawn, turned = scene(size=(64, 48)), encoded(scene(size=(64, 48)), "jpeg", exif=b"Exif\0\0" + exif_block(6))
+    webp, png = encoded(drawn, "webp", lossless=True), encoded(drawn, "png")
+    timings = {"prompt_ms": 0.001, "predicted_ms": 0.002}
+    upstream = ScriptedUpstream(owned_by="llamacpp")
+    upstream.queue(Script(beside_usage={"timings": timings}), Script())
+    async with in_front(upstream) as (served, _):
+        status, answer = await ask(served, webp, png, turned)
+        assert status == 200, answer
+        first, second, third = sent_pictures(upstream)
+        assert Image.open(BytesIO(first)).format == "PNG"
+        assert Image.open(BytesIO(first)).tobytes() == drawn.convert("RGB").tobytes()
+        assert second == png
+        assert (Image.open(BytesIO(third)).format, Image.open(BytesIO(third)).size) == ("JPEG", (48, 64))
+        reports = [(one["format"], one.get("sent_as"), one.get("sent_width")) for one in answer["opsin"]["images"]]
+        assert reports == [("webp", "png", 64), ("png", None, None), ("jpeg", "jpeg:95", 48)]
+        warnings = [(warning["code"], warning["message"]) for warning in answer["opsin"]["warnings"]]
+        assert warnings == [
+            ("image_converted", "The engine does not read this WebP as it is; it got it as PNG."),
+            ("image_converted", "The engine does not read this JPEG as it is; it got it as JPEG and upright."),
+        ]
+        timeline = answer["opsin"]["timeline"]
+        assert answer["opsin"]["stage_sources"] == {"prefill": "llama.cpp", "decode": "llama.cpp"}
+        assert {"media_load_ms", "preprocess_ms", "prefill_ms", "decode_ms", "upstream_ms"} < timeline.keys()
+        assert sum(timeline.values()) - timeline["total_ms"] == pytest.approx(timeline["total_ms"], abs=0.01)
+        assert timeline["upstream_ms"] > 0
+        _, answer = await ask(served)
+        assert "stage_sources" not in answer["opsin"]
+        stages = await metric(served, "opsin_stage_seconds_count")
+        assert (stages['{stage="upstream"}'], stages['{stage="prefill"}']) == (2, 1)
+
+
+async def test_offload_sends_no_more_than_the_engine_would_make_of_a_picture_and_never_enlarges() -> None:
+    large, small = encoded(scene(size=(2560, 640)), "png"), encoded(scene(size=(320, 240)), "png")
+    async with in_front(model=SMOLVLM, gateway={"offload": True, "offload_format": "webp-lossless"}) as (
+        served,
+        upstream,
+    ):
+        _, answer = await ask(served, large, small)
+        sent, same = sent_pictures(upstream)
+        picture = Image.open(BytesIO(sent))
+        assert (picture.format, picture.size) == ("WEBP", (2048, 512))
+        assert same == small
+        report, other = answer["opsin"]["images"]
+        assert (report["sent_as"], report["sent_width"], report["sent_height"]) == ("webp-lossless", 2048, 512)
+        assert "scaled" not in report  # the model gets what it would have got
+        assert "sent_as" not in other
+        family = family_for(known_checkpoints()[SMOLVLM].vision)
+        assert report["image_tokens"] == family.count(Size(2560, 640)).image_tokens
+    async with in_front(model=SMOLVLM) as (served, upstream):
+        await ask(served, large)
+        assert sent_pictures(upstream) == [large]
+
+
+async def test_offload_is_refused_where_no_size_is_known_or_the_engine_does_not_read_its_format() -> None:
+    with pytest.raises(ConfigError, match=r"--offload: .* --model"):
+        async with in_front(gateway={"offload": True}):
+            pass
+    webp = {"offload": True, "offload_format": "webp-lossless"}
+    with pytest.raises(ConfigError, match=r"--offload-format webp-lossless: the engine does not read WebP"):
+        async with in_front(ScriptedUpstream(owned_by="llamacpp"), model=SMOLVLM, gateway=webp):
+            pass
+
+
+async def test_hits_are_pictures_that_the_engine_had_and_nobody_elses_names_are_ours() -> None:
+    picture = encoded(scene(size=(64, 64)), "png")
+    cache = PictureCache()
+    upstream = ScriptedUpstream(owned_by="vllm", pictures=cache)
+    async with in_front(upstream, exclusive=True) as (served, _):
+        await ask(served, picture)
+        decoded = await metric(served, "vlm_image_preprocess_seconds_count")
+        await ask(served, picture, picture)
+        assert sent_urls(upstream) == [None, None]
+        assert await metric(served, "vlm_image_preprocess_seconds_count") == decoded
+        cache.names.clear()
+        await ask(served, picture)
+        assert await metric(served, "vlm_image_cache_hits_total") == {"": 2.0}
+        assert await metric(served, "vlm_image_cache_misses_total") == {"": 2.0}
+    (name,) = cache.names
+    async with in_front(upstream, exclusive=True) as (served, _):  # another start has another secret
+        await ask(served, picture)
+        assert sent_urls(upstream) != [None]
+        assert name not in upstream.received[-1].body.decode()

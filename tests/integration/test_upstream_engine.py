@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import aiohttp
@@ -29,6 +30,7 @@ from opsin.core.errors import (
     UpstreamMisconfigured,
 )
 from opsin.core.sse import MAX_EVENT_BYTES
+from opsin.core.stages import Stage
 from opsin.engine.api import (
     ChatPrompt,
     Delta,
@@ -45,6 +47,7 @@ from opsin.engine.api import (
 from opsin.engine.upstream.config import UpstreamConfig
 from opsin.engine.upstream.engine import UpstreamEngine
 from opsin.media.types import ImageFormat, ImageHeader, MediaBytes
+from opsin.testing.picture_cache import PictureCache, picture_gone
 from opsin.testing.script import MODES, End, Failure, Script, UsageShape
 from opsin.testing.scripted_upstream import ScriptedUpstream, serve
 from opsin.vision.plan import Size
@@ -111,7 +114,11 @@ async def test_a_whole_answer() -> None:
         upstream.queue(Script(text="A red circle.", image_tokens=64, cached_tokens=3, prompt_tokens=80))
         text, events = await answer(engine, a_request())
         assert text == "A red circle."
-        assert end_of(events) == Finished("stop", Usage(80, 3, 64, 3), stages_s={})
+        end = end_of(events)
+        assert end.remote is not None
+        assert end.remote.source == "auto"
+        assert 0 < end.remote.rest_s < 60
+        assert end == Finished("stop", Usage(80, 3, 64, 3), stages_s={}, remote=end.remote)
         assert engine.unready_reason() is None
 
 
@@ -212,7 +219,9 @@ async def test_image_tokens_in_both_shapes(shape: UsageShape) -> None:
     async with running() as (engine, upstream):
         upstream.queue(Script(image_tokens=1088, prompt_tokens=1100, usage_shape=shape))
         _, events = await answer(engine, a_request())
-        assert end_of(events).usage.image_tokens == 1088
+        usage = end_of(events).usage
+        assert 1088 in (usage.image_tokens, usage.placeholder_tokens)
+        assert (usage.image_tokens is None) is (shape is UsageShape.MULTIMODAL_TOKENS)
 
 
 async def test_tokens_of_a_chunk_by_running_usage() -> None:
@@ -499,3 +508,119 @@ async def silent_after_models() -> AsyncGenerator[str, None]:
         server.close()
         for writer in writers:
             writer.close()
+
+
+@asynccontextmanager
+async def exclusive() -> AsyncGenerator[tuple[UpstreamEngine, ScriptedUpstream, PictureCache], None]:
+    """In front of what keeps pictures as vLLM does, and has no other client."""
+    cache = PictureCache()
+    async with running(ScriptedUpstream(owned_by="vllm", pictures=cache), exclusive=True) as (engine, upstream):
+        yield engine, upstream, cache
+
+
+def about(*pictures: bytes) -> GenerationRequest:
+    refs = tuple(MediaRef("", Detail.AUTO, f"messages.0.content.{at}") for at in range(len(pictures)))
+    return a_request(messages=(Message("user", refs),), pictures=pictures)
+
+
+async def ask(engine: UpstreamEngine, *pictures: bytes) -> Finished:
+    """As the gateway does: reserves, submits, releases."""
+    request = about(*pictures)
+    await engine.reserve(request.id, [picture.key for picture in request.pictures])
+    try:
+        return end_of((await answer(engine, request))[1])
+    finally:
+        await engine.release(request.id)
+
+
+def num_resent(end: Finished) -> int:
+    assert end.remote is not None
+    return end.remote.num_resent
+
+
+def by_name_alone(upstream: ScriptedUpstream) -> list[list[bool]]:
+    """Of every request that came, which pictures came without their bytes."""
+    bodies = [json.loads(received.body)["messages"] for received in upstream.received]
+    return [
+        [part["image_url"] is None for message in body for part in message["content"] if part["type"] == "image_url"]
+        for body in bodies
+    ]
+
+
+async def test_a_picture_that_the_only_client_sent_before_goes_by_name_and_a_forgotten_one_once_more() -> None:
+    async with exclusive() as (engine, upstream, cache):
+        assert num_resent(await ask(engine, b"a")) == 0
+        assert num_resent(await ask(engine, b"a", b"b")) == 0
+        cache.names.clear()
+        assert num_resent(await ask(engine, b"a", b"b")) == 2
+        assert num_resent(await ask(engine, b"b", b"a")) == 0
+        assert by_name_alone(upstream) == [[False], [True, False], [True, True], [False, False], [True, True]]
+        assert engine.capabilities().reports_cache
+
+
+async def test_a_picture_that_never_stays_is_not_asked_for_again_and_again() -> None:
+    async with exclusive() as (engine, upstream, cache):
+        for _ in range(5):
+            await ask(engine, b"too large for its cache")
+            cache.names.clear()
+        assert by_name_alone(upstream) == [[False], [True], [False], [True], [False], [False], [False]]
+
+
+async def test_what_is_missed_is_asked_for_again_once_and_no_other_refusal_is() -> None:
+    async with exclusive() as (engine, upstream, cache):
+        await ask(engine, b"a")
+        upstream.pictures = None
+        gone = Script(status=400, failure=picture_gone(0))
+        for scripts, requests in (((MODES["http_400_context"],), 1), ((MODES["http_500"],), 1), ((gone, gone), 2)):
+            before = len(upstream.received)
+            upstream.queue(*scripts)
+            with pytest.raises(OpsinError):
+                await ask(engine, b"a")
+            assert len(upstream.received) - before == requests
+            upstream.pictures = cache
+            await ask(engine, b"a")
+            upstream.pictures = None
+
+
+async def test_a_request_that_is_cancelled_while_it_asks_again_ends() -> None:
+    async with exclusive() as (engine, upstream, cache):
+        await ask(engine, b"a")
+        cache.names.clear()
+        request = about(b"a")
+        await engine.reserve(request.id, [picture.key for picture in request.pictures])
+        upstream.queue(Script(ttft_s=60))
+        upstream.arrived.clear()
+        waiting = asyncio.create_task(failure(engine, request))
+        await upstream.arrived.wait()
+        while upstream.received[-1].script.status != 200:  # noqa: ASYNC110 - nobody is told
+            await asyncio.sleep(0.001)
+        await engine.cancel(request.id)
+        assert (await waiting)[0].code == "request_cancelled"
+
+
+async def test_only_what_takes_names_for_pictures_can_be_exclusive() -> None:
+    async with serve(ScriptedUpstream(owned_by="llamacpp")) as url:
+        with pytest.raises(ConfigError, match=r"--upstream-exclusive .* this one is llama\.cpp"):
+            await UpstreamEngine(UpstreamConfig(url=url, exclusive=True)).start()
+
+
+async def test_where_tenants_share_llama_cpp_its_prompt_cache_is_left_alone_from_the_second_on() -> None:
+    async with running(ScriptedUpstream(owned_by="llamacpp")) as (engine, upstream):
+        for scope in ("one", "one", "two", "one"):
+            await answer(engine, replace(a_request(), scope=scope))
+        sent = [json.loads(received.body).get("cache_prompt") for received in upstream.received]
+        assert sent == [None, None, False, False]
+
+
+async def test_what_the_engine_reports_is_told_with_what_is_left_of_its_time() -> None:
+    metrics = {"queue_time_ms": 10.0, "time_to_first_token_ms": 20.0, "generation_time_ms": 30.0}
+    async with running(ScriptedUpstream(owned_by="vllm")) as (engine, upstream):
+        upstream.queue(Script(ttft_s=0.2, beside_usage={"metrics": metrics}))
+        end = end_of((await answer(engine, a_request()))[1])
+        assert end.stages_s == pytest.approx({Stage.QUEUE: 0.01, Stage.PREFILL: 0.02, Stage.DECODE: 0.03})
+        assert end.remote is not None
+        assert end.remote.source == "vllm"
+        assert end.remote.rest_s >= 0.2 - 0.06
+        upstream.queue(Script(beside_usage={"metrics": {**metrics, "generation_time_ms": 1e6}}))
+        end = end_of((await answer(engine, a_request()))[1])
+        assert end.stages_s == {}  # longer than the whole answer took

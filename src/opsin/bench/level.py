@@ -37,7 +37,7 @@ LATENCIES: dict[str, _Metric] = {
 }
 """In milliseconds, over successes."""
 
-_TIMELINE = (*Stage, "unattributed", "total")
+_TIMELINE = (*Stage, "upstream", "unattributed", "total")
 _WITH_FAILURES = ("ttft", "e2e", "ttft_sched", "e2e_sched")
 
 

@@ -120,14 +120,15 @@ def cache_outcome(record: Record) -> str | None:
     """Whether the server had to encode pictures for this request, if it tells.
 
     opsin's timeline lists ``vision_encode`` when anything was encoded, and ``prefill`` whenever the engine tells its
-    stages. Else a prefix cache that held as many tokens as are visual made encoding needless.
+    stages; that of an upstream may hold the encoder. Else a prefix cache that held as many tokens as are visual made
+    encoding needless.
     """
     if not record.pictures:
         return None
     timeline = record.timeline_ms or {}
     if "vision_encode_ms" in timeline:
         return "encoded"
-    if "prefill_ms" in timeline:
+    if "prefill_ms" in timeline and "upstream_ms" not in timeline:
         return "all cached"
     if record.n_cached is None or not record.n_visual:
         return None

@@ -26,6 +26,19 @@ class Scopes:
         return hmac.digest(self._secret, tenant.encode(), "sha256").hex()
 
 
+def picture_name(scope: str, sha256: str, sent_as: str = "") -> str:
+    """Names a picture in the caches of an engine that takes our word for it: 64 hex digits.
+
+    Equal only for the same bytes, sent in the same way, within a scope; nobody without the scope can make one up.
+    """
+    return _keyed(scope, ("picture", sha256, sent_as))
+
+
+def prefix_salt(scope: str) -> str:
+    """Keeps a scope's prefixes apart in the caches of such an engine: 64 hex digits, which do not tell the scope."""
+    return _keyed(scope, ("prefix",))
+
+
 class FeatureKeys:
     """Makes the keys of vision features for one served model."""
 
@@ -36,6 +49,10 @@ class FeatureKeys:
         """64 hex digits; equal only for the same bytes, scope, model, processor and plan."""
         recipe = msgspec.json.encode((plan.recipe, plan.image_tokens)).decode()
         return hashlib.sha256(self._identity + _framed((scope, sha256, recipe))).hexdigest()
+
+
+def _keyed(scope: str, parts: tuple[str, ...]) -> str:
+    return hmac.digest(scope.encode(), _framed(parts), "sha256").hex()
 
 
 def _framed(parts: tuple[str, ...]) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 
@@ -24,22 +24,28 @@ class Stage(StrEnum):
 class Timeline:
     """Non-overlapping stage times of one finished request, in seconds.
 
-    A stage that the engine cannot tell (a remote engine's insides) is absent, not 0.
+    A stage that the engine cannot tell (a remote engine's insides) is absent, not 0. ``upstream_s`` is what a remote
+    engine took beyond the stages that it told, None where none was asked. ``sources`` names who told a stage that was
+    not measured here.
     """
 
     total_s: float
     stages_s: Mapping[Stage, float]
+    upstream_s: float | None = None
+    sources: Mapping[Stage, str] = field(default_factory=dict[Stage, str])
 
     @property
     def unattributed_s(self) -> float:
         """What no stage accounts for."""
-        return max(0.0, self.total_s - sum(self.stages_s.values()))
+        return max(0.0, self.total_s - sum(self.stages_s.values()) - (self.upstream_s or 0.0))
 
     def to_wire(self) -> dict[str, float]:
-        """The ``opsin.timeline`` object: milliseconds, stages in order, then ``unattributed_ms`` and ``total_ms``."""
+        """The ``opsin.timeline`` object: milliseconds, stages in order, then ``upstream_ms`` if there is one,
+        ``unattributed_ms`` and ``total_ms``."""
         stages = {f"{stage}_ms": round(self.stages_s[stage] * 1e3, 3) for stage in Stage if stage in self.stages_s}
         return {
             **stages,
+            **({} if self.upstream_s is None else {"upstream_ms": round(self.upstream_s * 1e3, 3)}),
             "unattributed_ms": round(self.unattributed_s * 1e3, 3),
             "total_ms": round(self.total_s * 1e3, 3),
         }
@@ -55,6 +61,8 @@ class Stopwatch:
         self.started_at = time.monotonic()
         self._stages_s: dict[Stage, float] = {}
         self._in_blocks_s = 0.0
+        self._upstream_s: float | None = None
+        self._sources: dict[Stage, str] = {}
 
     @contextmanager
     def stage(self, stage: Stage) -> Generator[None]:
@@ -74,6 +82,18 @@ class Stopwatch:
         """Adds seconds measured elsewhere, e.g. by the engine."""
         self._stages_s[stage] = self._stages_s.get(stage, 0.0) + seconds
 
+    def told(self, source: str, stages_s: Mapping[Stage, float], upstream_s: float) -> None:
+        """Adds what a remote engine says, and what is left of the time that it took."""
+        for stage, seconds in stages_s.items():
+            self.add(stage, seconds)
+        self._sources |= dict.fromkeys(stages_s, source)
+        self._upstream_s = upstream_s
+
     def timeline(self) -> Timeline:
         """The timeline up to now."""
-        return Timeline(total_s=time.monotonic() - self.started_at, stages_s=dict(self._stages_s))
+        return Timeline(
+            total_s=time.monotonic() - self.started_at,
+            stages_s=dict(self._stages_s),
+            upstream_s=self._upstream_s,
+            sources=dict(self._sources),
+        )

@@ -20,6 +20,7 @@ class WarningCode(StrEnum):
 
     MEDIA_TYPE_MISMATCH = "media_type_mismatch", "a picture is not what its media type says; its bytes decided"
     IMAGE_DOWNSCALED = "image_downscaled", "a picture is read smaller than its `detail` asks for: more would not fit"
+    IMAGE_CONVERTED = "image_converted", "the engine would not read a picture's file right, so it was written anew"
     SPECIAL_TOKENS_BROKEN = (
         "special_tokens_broken",
         "a text spells special tokens; a hidden character breaks them up",

@@ -16,7 +16,7 @@ from typing import Literal, Protocol
 
 from opsin.core.conversation import Conversation, Fields
 from opsin.core.stages import Stage
-from opsin.media.types import MediaBytes, RenderedPicture
+from opsin.media.types import ImageFormat, MediaBytes, RenderedPicture
 
 FinishReason = Literal["stop", "length", "content_filter", "tool_calls"]  # the last two: upstream engines only
 
@@ -71,8 +71,8 @@ class Picture:
     """One picture of a request, in prompt order.
 
     ``key`` identifies its features within a scope. For a TOKENS engine ``rendered`` is None when ``key`` was leased by
-    ``reserve``. For a MESSAGES engine ``media`` is the file to send; its counts are a plan, None where the engine alone
-    knows.
+    ``reserve``. For a MESSAGES engine ``media`` is the file to send, leased or not, and ``key`` names this file
+    within the scope; its counts are a plan, None where the engine alone knows.
     """
 
     key: str
@@ -106,7 +106,8 @@ class Reservation:
 class Usage:
     """Token counts from the ids that the engine ran. None: it cannot tell; a count is never guessed.
 
-    ``prompt_tokens`` and ``completion_tokens`` are None only where an upstream sent no usage.
+    ``prompt_tokens`` and ``completion_tokens`` are None only where an upstream sent no usage. ``placeholder_tokens``
+    are the image tokens with such markers around them as the engine takes for the picture's: all of them or none.
     """
 
     prompt_tokens: int | None
@@ -114,6 +115,7 @@ class Usage:
     image_tokens: int | None
     cached_tokens: int | None = None
     further: Fields = ()  # what else an upstream counts
+    placeholder_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +141,18 @@ class Delta:
     further: Further = NOTHING
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remote:
+    """Of an answer by a remote engine. ``source`` is who told its stages, ``rest_s`` what it took beyond these.
+
+    ``num_resent`` pictures had been leased, and then their bytes were wanted again.
+    """
+
+    source: str
+    rest_s: float
+    num_resent: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Finished:
     """The end of a stream. ``stages_s`` holds queue, vision_encode, prefill, decode as far as the engine knows them.
@@ -151,6 +165,7 @@ class Finished:
     stages_s: Mapping[Stage, float]
     encoded_pictures_s: Sequence[float] = field(default=())  # encoder time of each picture that was encoded
     encoded_tiles: int = 0  # of these pictures
+    remote: Remote | None = None
 
 
 StreamEvent = Delta | Finished
@@ -226,6 +241,8 @@ class Capabilities:
     relays: bool = False  # fields that opsin does not read are sent to it, and its own are passed on
     model_name: str | None = None  # an upstream's own name for the model, known after start()
     model_root: str | None = None  # what an upstream says that the model is, where its name is another
+    picture_formats: frozenset[ImageFormat] | None = None  # of a MESSAGES engine; None: nobody knows
+    ignores_orientation: bool = False  # it shows the model a picture as it is stored, whatever its metadata say
     load_time_s: float | None = None
     device: str | None = None
 

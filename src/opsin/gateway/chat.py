@@ -174,9 +174,7 @@ class ChatService:
                 submitted_at=time.monotonic(),
             )
             events = await held.enter_async_context(aclosing(self._engine.submit(generation)))
-            async for event in self._watched(events, watch, prepared):
-                if isinstance(event, Done) and prepared.planned is not None:
-                    self._plan_check.compare(request_id, prepared.planned, event.usage)
+            async for event in self._watched(events, watch, prepared, request_id):
                 yield event
 
     def _ended(self) -> None:
@@ -214,12 +212,13 @@ class ChatService:
         events: AsyncIterator[StreamEvent],
         watch: Stopwatch,
         prepared: Prepared,
+        request_id: str,
     ) -> AsyncIterator[AnswerEvent]:
         """Passes events on, measured."""
         previous: float | None = None
         async for event in events:
             if isinstance(event, Finished):
-                yield self._finish(event, watch, prepared)
+                yield self._finish(event, watch, prepared, request_id)
                 return
             now = time.monotonic()
             if event.num_tokens:
@@ -231,15 +230,28 @@ class ChatService:
             yield event
         raise EngineError("the engine ended the stream without finishing it", code=Code.ENGINE_TRUNCATED)
 
-    def _finish(self, finished: Finished, watch: Stopwatch, prepared: Prepared) -> Done:
-        for stage, seconds in finished.stages_s.items():
-            watch.add(stage, seconds)
-        timeline = watch.timeline()
-        self._metrics.finished(timeline.stages_s, timeline.total_s)
-        self._metrics.image_tokens.inc(finished.usage.image_tokens or 0)
+    def _finish(self, finished: Finished, watch: Stopwatch, prepared: Prepared, request_id: str) -> Done:
+        timeline = _timeline(finished, watch)
+        usage, planned = finished.usage, prepared.planned
+        if planned is not None:
+            usage = self._plan_check.compare(request_id, planned, usage)
+        if (lookups := prepared.lookups) is not None:
+            resent = finished.remote.num_resent if finished.remote else 0
+            self._metrics.looked_up(hits=lookups.hits - resent, misses=lookups.misses + resent)
+        self._metrics.finished(timeline)
+        self._metrics.image_tokens.inc(usage.image_tokens or 0)
         self._metrics.encoded(finished.encoded_pictures_s, finished.encoded_tiles)
         ids = prepared.prompt.ids if isinstance(prepared.prompt, TokenPrompt) else None
-        return Done(finished.reason, finished.usage, timeline, prepared.used, prepared.warnings, prepared.text, ids)
+        return Done(finished.reason, usage, timeline, prepared.used, prepared.warnings, prepared.text, ids)
+
+
+def _timeline(finished: Finished, watch: Stopwatch) -> Timeline:
+    if finished.remote is not None:
+        watch.told(finished.remote.source, finished.stages_s, finished.remote.rest_s)
+    else:
+        for stage, seconds in finished.stages_s.items():
+            watch.add(stage, seconds)
+    return watch.timeline()
 
 
 def _prompt_and_sampling(request: ChatCompletionRequest | RawRequest) -> tuple[Prompt, SamplingFields]:

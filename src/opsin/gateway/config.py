@@ -9,6 +9,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, field_validator
 
+from opsin.media.encoding import encoding_of
+
 
 def _listed(value: object) -> object:
     return (value,) if isinstance(value, str | SecretStr) else value
@@ -76,6 +78,13 @@ class GatewayConfig(BaseModel):
         default=OverBudget.AUTO,
         description="pictures that do not fit: refused (reject), scaled down (downscale), or as their detail says",
     )
+    offload: bool = Field(
+        default=False,
+        description="send pictures to an engine of others at the size to which it would scale them itself",
+    )
+    offload_format: str = Field(
+        default="jpeg:85", description="in which these are written: jpeg:QUALITY, webp-lossless or png"
+    )
     max_requests: int = Field(default=256, ge=1, description="requests in progress; one more is answered 503")
     max_running: int | None = Field(
         default=None,
@@ -97,6 +106,12 @@ class GatewayConfig(BaseModel):
         if not all(re.fullmatch(r"[\x21-\x7e]+", key.get_secret_value()) for key in keys):
             raise ValueError("must be visible ASCII characters without spaces, at least one")
         return keys
+
+    @field_validator("offload_format")
+    @classmethod
+    def _written(cls, name: str) -> str:
+        """One that a worker can write."""
+        return encoding_of(name).name
 
     @field_validator("allowed_origins")
     @classmethod

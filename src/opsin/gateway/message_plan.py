@@ -22,13 +22,15 @@ from opsin.vision.plan import Count, Family, Size
 
 @dataclass(frozen=True, slots=True)
 class PlannedPicture:
-    """``size`` is that at which the picture is sent, None where it goes as it came.
+    """``size`` is that at which the picture has to be sent, None where it can go as it came; ``least_size`` that below
+    which the model would get less.
 
     ``scaled``: it is smaller than its ``detail`` asks for, because more would not fit.
     """
 
     count: Count
     size: Size | None
+    least_size: Size | None
     scaled: bool
 
 
@@ -63,6 +65,7 @@ class TextPlanner:
             pictures,
             PlannedTokens(
                 image_tokens=sum(count.image_tokens for count in counts),
+                marker_tokens=sum(count.marker_tokens for count in counts),
                 prompt_tokens=(
                     self.text.tokens + sum(count.prompt_tokens for count in counts) if self.text.is_exact else None
                 ),
@@ -91,4 +94,6 @@ class MessagePlanner:
 
 
 def _planned(want: Want, fitted: Fitted[BySize], num_pictures: int) -> PlannedPicture:
-    return PlannedPicture(fitted.count, fitted.family.size_to_send(want.size, want.detail, num_pictures), fitted.scaled)
+    how = (want.size, want.detail, num_pictures)
+    family = fitted.family
+    return PlannedPicture(fitted.count, family.size_to_send(*how), family.least_size(*how), fitted.scaled)

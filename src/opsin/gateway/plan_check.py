@@ -6,7 +6,7 @@ A plan is for one model at one engine: another engine may count the same picture
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from opsin.engine.api import Usage
 from opsin.gateway.names import ModelNames
@@ -21,6 +21,7 @@ class PlannedTokens:
     """Of one prompt. ``prompt_tokens`` is None where its text was only estimated."""
 
     image_tokens: int
+    marker_tokens: int
     prompt_tokens: int | None
 
 
@@ -32,16 +33,31 @@ class PlanCheck:
         self._engine = engine
         self._metrics = metrics
 
-    def compare(self, request_id: str, planned: PlannedTokens, usage: Usage) -> None:
-        """By image tokens where the engine tells them, else by the whole prompt; without either there is no telling."""
-        if usage.image_tokens is not None:
-            self._compare(request_id, "image_tokens", planned.image_tokens, usage.image_tokens)
-        elif usage.prompt_tokens is not None and planned.prompt_tokens is not None:
-            self._compare(request_id, "prompt_tokens", planned.prompt_tokens, usage.prompt_tokens)
+    def compare(self, request_id: str, planned: PlannedTokens, usage: Usage) -> Usage:
+        """By image tokens where the engine tells them, else by placeholders, else by the whole prompt.
 
-    def _compare(self, request_id: str, what: str, planned: int, counted: int) -> None:
+        Returns the usage, with the image tokens where a placeholder that is as long as planned vouches for them.
+        """
+        if usage.image_tokens is not None:
+            self._same(request_id, "image_tokens", planned.image_tokens, usage.image_tokens)
+        elif usage.placeholder_tokens is not None:
+            if self._fits(request_id, planned, usage.placeholder_tokens):
+                return replace(usage, image_tokens=planned.image_tokens)
+        elif usage.prompt_tokens is not None and planned.prompt_tokens is not None:
+            self._same(request_id, "prompt_tokens", planned.prompt_tokens, usage.prompt_tokens)
+        return usage
+
+    def _fits(self, request_id: str, planned: PlannedTokens, counted: int) -> bool:
+        """vLLM takes markers for the picture's where the processor makes them (Idefics3), not where the template does
+        (Qwen-VL)."""
+        if counted == planned.image_tokens:
+            return True
+        whole = planned.image_tokens + planned.marker_tokens
+        return self._same(request_id, "placeholder_tokens", whole, counted)
+
+    def _same(self, request_id: str, what: str, planned: int, counted: int) -> bool:
         if planned == counted:
-            return
+            return True
         model = self._names.default
         self._metrics.plan_mismatch.labels(model=model, engine=self._engine).inc()
         logger.warning(
@@ -55,3 +71,4 @@ class PlanCheck:
                 engine=self._engine,
             ),
         )
+        return False

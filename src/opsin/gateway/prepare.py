@@ -9,10 +9,10 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
-from opsin.cache.keys import FeatureKeys
+from opsin.cache.keys import FeatureKeys, picture_name
 from opsin.core.conversation import Prompt, RawPrompt
 from opsin.core.errors import UnsupportedParameter
 from opsin.core.together import together
@@ -22,10 +22,10 @@ from opsin.gateway.budget import Fitted, Want
 from opsin.gateway.fitting import MessageFitter, PromptFitter
 from opsin.gateway.message_plan import PlannedPicture
 from opsin.gateway.plan_check import PlannedTokens
-from opsin.media.encoding import Encoding, closest_to
+from opsin.gateway.sending import Rewrite, Sending, conversion_warnings
+from opsin.media.encoding import Encoding
 from opsin.media.types import ImageHeader, MediaBytes, RenderedPicture
 from opsin.prompt.build import PromptBuilder
-from opsin.prompt.guard import Guarded
 from opsin.telemetry.metrics import Metrics
 from opsin.tenants.lanes import Cost
 from opsin.vision.plan import Count, Family, RenderRecipe, Size, VisionPlan
@@ -40,12 +40,22 @@ _CHARS_PER_TOKEN = 4
 class UsedPicture:
     """A picture as its file says, and what the model gets of it: None where the engine alone knows.
 
-    ``scaled``: it is smaller than its ``detail`` asks for, because more would not fit.
+    ``scaled``: it is smaller than its ``detail`` asks for, because more would not fit. ``sent`` is the file that went
+    to the engine in the place of the one that came.
     """
 
     header: ImageHeader
     count: Count | None = None
     scaled: bool = False
+    sent: Rewrite | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lookups:
+    """How many pictures of a request the engine had, and how many not, as far as it could be known before."""
+
+    hits: int
+    misses: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +64,7 @@ class Prepared:
 
     ``used`` are the pictures in order. ``text`` is the rendered prompt, each picture one placeholder; None where the
     engine applies its own template. ``warnings`` are about the prompt. ``planned`` is what the engine should count,
-    None where it alone knows.
+    None where it alone knows. ``lookups`` are not counted yet: the answer will tell whether they were right.
     """
 
     prompt: TokenPrompt | ChatPrompt
@@ -64,6 +74,7 @@ class Prepared:
     text: str | None = None
     warnings: tuple[AnswerWarning, ...] = ()
     planned: PlannedTokens | None = None
+    lookups: Lookups | None = None
 
 
 class Renderer(Protocol):
@@ -161,7 +172,11 @@ class TokenPreparer:
             max_tokens=max_tokens or left,
             text=built.text,
             warnings=tuple(downscale_warnings(wants, fitted.pictures)),
-            planned=PlannedTokens(image_tokens, len(built.ids)),
+            planned=PlannedTokens(
+                image_tokens=image_tokens,
+                marker_tokens=sum(plan.marker_tokens for plan in plans),
+                prompt_tokens=len(built.ids),
+            ),
         )
 
     def _count_lookups(self, keys: Sequence[str], leased: frozenset[str]) -> None:
@@ -187,14 +202,25 @@ class TokenPreparer:
 class MessagePreparer:
     """For engines with a template of their own. Every picture is decoded once in the sandbox, then sent as it came.
 
-    Where the engine's model is known, pictures are counted and limited before that, and one that has to be smaller is
-    written anew.
+    Where the engine's model is known, pictures are counted and limited before that. One that has to be smaller, or that
+    the engine does not read, is written anew; ``offload`` has all of them written that are larger than it needs. What
+    is leased was decoded when it was sent.
     """
 
-    def __init__(self, *, fitter: MessageFitter, renderer: Renderer, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        *,
+        fitter: MessageFitter,
+        engine: Engine,
+        renderer: Renderer,
+        metrics: Metrics,
+        offload: Encoding | None = None,
+    ) -> None:
         self._fitter = fitter
+        self._engine = engine
         self._renderer = renderer
         self._metrics = metrics
+        self._offload = offload
 
     async def prepare(
         self,
@@ -215,42 +241,73 @@ class MessagePreparer:
             prompt = prompt.as_turn()
         read = await self._fitter.read(prompt)
         guarded = read.guarded
-        if read.planner is None:
-            await gate.enter(Cost(sum(map(_guessed_tokens, media)), prompt.num_chars // _CHARS_PER_TOKEN))
-            return await self._as_they_came(guarded, media, max_tokens)
         wants = wanted(prompt, media)
-        plan = read.planner.plan(wants, max_tokens)
-        await gate.enter(Cost(plan.tokens.image_tokens, read.planner.text.tokens))
-        pictures = await together(self._planned(one, to) for one, to in zip(media, plan.pictures, strict=True))
+        plan = read.planner.plan(wants, max_tokens) if read.planner else None
+        guessed = Cost(sum(map(_guessed_tokens, media)), prompt.num_chars // _CHARS_PER_TOKEN)
+        await gate.enter(Cost(plan.tokens.image_tokens, read.planner.text.tokens) if read.planner and plan else guessed)
+        plans = plan.pictures if plan else (None,) * len(media)
+        sending = Sending(self._engine.capabilities(), self._offload)
+        files = [
+            _File(picture, planned, sending.rewrite(picture.header, planned))
+            for picture, planned in zip(media, plans, strict=True)
+        ]
+        keys = [file.key(scope) for file in files]
+        leased = (await self._engine.reserve(request_id, keys)).leased
+        pictures = await together(
+            self._picture(file, key, known=key in leased) for file, key in zip(files, keys, strict=True)
+        )
+        hits = sum(key in leased for key in keys)
         return Prepared(
             prompt=ChatPrompt(guarded.conversation),
             pictures=pictures,
-            used=tuple(
-                UsedPicture(one.header, to.count, to.scaled) for one, to in zip(media, plan.pictures, strict=True)
-            ),
+            used=tuple(file.used for file in files),
             max_tokens=max_tokens,
-            warnings=(*guarded.warnings, *downscale_warnings(wants, plan.pictures)),
-            planned=plan.tokens,
+            warnings=(
+                *guarded.warnings,
+                *(downscale_warnings(wants, plan.pictures) if plan else ()),
+                *conversion_warnings(media, [file.rewrite for file in files]),
+            ),
+            planned=plan.tokens if plan else None,
+            lookups=Lookups(hits, len(keys) - hits),
         )
 
-    async def _as_they_came(self, guarded: Guarded, media: Sequence[MediaBytes], max_tokens: int | None) -> Prepared:
-        pictures = await together(self._verified(picture) for picture in media)
-        used = tuple(UsedPicture(picture.header) for picture in media)
-        return Prepared(ChatPrompt(guarded.conversation), pictures, used, max_tokens, warnings=guarded.warnings)
+    async def _picture(self, file: _File, key: str, *, known: bool) -> Picture:
+        count = file.plan.count if file.plan else None
+        return Picture(
+            key=key,
+            image_tokens=count.image_tokens if count else None,
+            num_tiles=count.num_tiles if count else None,
+            media=await self._written(file, known=known),
+        )
 
-    async def _verified(self, media: MediaBytes) -> Picture:
+    async def _written(self, file: _File, *, known: bool) -> MediaBytes:
+        if file.rewrite is None and known:
+            return file.media
         with _measured(self._metrics):
-            await self._renderer.verify(media)
-        return Picture(key=media.sha256, image_tokens=None, num_tiles=None, media=media)
+            if file.rewrite is not None:
+                return await self._renderer.scale(file.media, file.rewrite.size, file.rewrite.encoding)
+            await self._renderer.verify(file.media)
+            return file.media
 
-    async def _planned(self, media: MediaBytes, plan: PlannedPicture) -> Picture:
-        if plan.size is None:
-            picture = await self._verified(media)
-        else:
-            with _measured(self._metrics):
-                scaled = await self._renderer.scale(media, plan.size, closest_to(media.header.format))
-            picture = Picture(key=scaled.sha256, image_tokens=None, num_tiles=None, media=scaled)
-        return replace(picture, image_tokens=plan.count.image_tokens, num_tiles=plan.count.num_tiles)
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A picture that came, what it becomes, and as which file it goes on."""
+
+    media: MediaBytes
+    plan: PlannedPicture | None
+    rewrite: Rewrite | None
+
+    def key(self, scope: str) -> str:
+        """Names what the engine gets."""
+        return picture_name(scope, self.media.sha256, self.rewrite.name if self.rewrite else "")
+
+    @property
+    def used(self) -> UsedPicture:
+        """For the answer."""
+        if self.plan is None:
+            return UsedPicture(self.media.header, sent=self.rewrite)
+        return UsedPicture(self.media.header, self.plan.count, self.plan.scaled, self.rewrite)
 
 
 def _guessed_tokens(media: MediaBytes) -> int:

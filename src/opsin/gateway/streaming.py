@@ -56,7 +56,11 @@ def to_usage(usage: EngineUsage) -> Usage | None:
         prompt_tokens=usage.prompt_tokens,
         completion_tokens=usage.completion_tokens,
         total_tokens=usage.prompt_tokens + usage.completion_tokens,
-        prompt_tokens_details=PromptTokensDetails(usage.image_tokens, usage.cached_tokens),
+        prompt_tokens_details=PromptTokensDetails(
+            usage.image_tokens,
+            usage.cached_tokens,
+            None if usage.placeholder_tokens is None else {"image": usage.placeholder_tokens},
+        ),
     )
 
 
@@ -87,7 +91,12 @@ def _raw(fields: Fields) -> JsonObject:
 
 def _extension(done: Done) -> Extension:
     warnings = [WarningObject(warning.code, warning.message, warning.param) for warning in done.warnings]
-    return Extension(done.timeline.to_wire(), [_report(image) for image in done.images], warnings)
+    return Extension(
+        timeline=done.timeline.to_wire(),
+        stage_sources={stage.value: source for stage, source in done.timeline.sources.items()},
+        images=[_report(image) for image in done.images],
+        warnings=warnings,
+    )
 
 
 def _report(picture: UsedPicture) -> ImageReport:
@@ -100,6 +109,9 @@ def _report(picture: UsedPicture) -> ImageReport:
         report.used_width, report.used_height = count.used.width, count.used.height
         report.tiles, report.image_tokens = count.num_tiles, count.image_tokens
         report.scaled = picture.scaled
+    if (sent := picture.sent) is not None:
+        report.sent_as = sent.encoding.name
+        report.sent_width, report.sent_height = sent.size.width, sent.size.height
     return report
 
 

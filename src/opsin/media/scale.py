@@ -13,6 +13,9 @@ from opsin.media.undecodable import Failure, undecodable
 from opsin.vision.plan import Size
 
 _NO_SUBSAMPLING = 0
+_FAST_PNG = 1
+"""Pillow's 6 took 3.5 times as long for a photo of 2048 x 1536, for 8 % less; WebP's defaults 15 times as long as the
+fastest that is used here, for 12 % less."""
 
 
 def scale(data: bytes, header: ImageHeader, size: Size, encoding: Encoding) -> bytes:
@@ -43,7 +46,9 @@ def _written(picture: Image.Image, encoding: Encoding) -> bytes:
             case ImageFormat.JPEG:
                 picture.save(buffer, quality=encoding.quality, subsampling=_NO_SUBSAMPLING)
             case ImageFormat.PNG:
-                picture.save(buffer)
+                picture.save(buffer, compress_level=_FAST_PNG)
+            case ImageFormat.WEBP:
+                picture.save(buffer, lossless=True, method=0, quality=0)
             case _:
                 raise ValueError(f"{encoding.format} is never written")
     except MemoryError:

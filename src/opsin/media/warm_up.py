@@ -12,7 +12,7 @@ from collections.abc import Collection
 from importlib import import_module
 from itertools import chain
 
-from opsin.media.encoding import JPEG_95, PNG
+from opsin.media.encoding import JPEG_95, PNG, WEBP
 from opsin.media.header import read_header
 from opsin.media.lift import MIN_URL_BYTES, lift
 from opsin.media.render import render
@@ -86,7 +86,7 @@ def warm_up(formats: Collection[ImageFormat]) -> None:
     for data in chain.from_iterable(pictures.values()):
         render(data, read_header(data, None, formats), _RECIPE)
     some = next(iter(pictures.values()))[0]
-    for encoding in (JPEG_95, PNG):
+    for encoding in (JPEG_95, PNG, WEBP):
         scale(some, read_header(some, None, formats), Size(1, 1), encoding)
     url = f"data:image/png;base64,{b64encode(some.ljust(MIN_URL_BYTES, bytes(1))).decode()}"
     lift(json.dumps({"url": url, "escaped": {"url": url.replace("+", "\\u002b")}}).encode(), "", MIN_URL_BYTES, formats)

@@ -18,6 +18,7 @@ class PromptTokensDetails(msgspec.Struct, omit_defaults=True):
 
     image_tokens: int | None = None
     cached_tokens: int | None = None
+    multimodal_tokens: dict[str, int] | None = None  # vLLM's: markers included where they belong to the placeholder
 
 
 class Usage(msgspec.Struct):
@@ -33,7 +34,8 @@ class ImageReport(msgspec.Struct, omit_defaults=True):
     """One picture of the request as it was read: upright size in pixels; ``frames`` only of a file with several.
 
     What the model got of it, if opsin knows: the size before padding and cutting, tiles with the overview, visual
-    tokens; ``scaled`` only where that is less than its ``detail`` asked for.
+    tokens; ``scaled`` only where that is less than its ``detail`` asked for. ``sent_`` only where another file went to
+    the engine than came: its encoding and size.
     """
 
     format: str
@@ -46,6 +48,9 @@ class ImageReport(msgspec.Struct, omit_defaults=True):
     tiles: int | None = None
     image_tokens: int | None = None
     scaled: bool = False
+    sent_as: str | None = None
+    sent_width: int | None = None
+    sent_height: int | None = None
 
 
 class WarningObject(msgspec.Struct):
@@ -57,9 +62,13 @@ class WarningObject(msgspec.Struct):
 
 
 class Extension(msgspec.Struct, omit_defaults=True):
-    """What opsin adds to an answer: ``timeline`` in milliseconds, ``images`` in order, see ``docs/api.md``."""
+    """What opsin adds to an answer: ``timeline`` in milliseconds, ``images`` in order, see ``docs/api.md``.
+
+    ``stage_sources`` names who told a stage that opsin did not measure.
+    """
 
     timeline: dict[str, float]
+    stage_sources: dict[str, str] = {}
     images: list[ImageReport] = []
     warnings: list[WarningObject] = []
 

@@ -5,11 +5,11 @@ A value that the engine cannot tell is absent, never 0: its metric is not even r
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from opsin.core.stages import Stage
+from opsin.core.stages import Stage, Timeline
 from opsin.telemetry.replicas import ReplicaCollector
 
 LONG_TAIL = (10.0, 20.0, 60.0)
@@ -114,11 +114,13 @@ class Metrics:
         if self.kv_image_ratio is not None and tokens is not None and image_tokens is not None:
             self.kv_image_ratio.set(image_tokens / tokens if tokens else 0.0)
 
-    def finished(self, stages_s: Mapping[Stage, float], total_s: float) -> None:
+    def finished(self, timeline: Timeline) -> None:
         """One request was answered completely."""
-        self.e2e.observe(total_s)
-        for stage, seconds in stages_s.items():
+        self.e2e.observe(timeline.total_s)
+        for stage, seconds in timeline.stages_s.items():
             self.stage.labels(stage.value).observe(seconds)
+        if timeline.upstream_s is not None:
+            self.stage.labels("upstream").observe(timeline.upstream_s)
 
     def render(self) -> bytes:
         """The exposition text."""

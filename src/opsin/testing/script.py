@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Literal
 
@@ -99,6 +99,7 @@ class Script:
     prompt_tokens: int = 100
     image_tokens: int | None = None
     cached_tokens: int | None = None
+    beside_usage: Mapping[str, object] = field(default_factory=dict[str, object])  # vLLM's metrics, llama.cpp's timings
     timeline: Mapping[str, float] | None = None  # ``opsin.timeline`` on the finish chunk, in milliseconds
     # faults
     upload_bytes_per_s: float | None = None  # the body is taken no faster
@@ -290,7 +291,8 @@ class _Framing:
 
     def usage(self) -> Event:
         counts = self._counts(self._script.num_tokens)
-        return self.event(EventKind.USAGE, msgspec.json.encode({**self._head, "choices": [], "usage": counts}))
+        event: dict[str, object] = {**self._head, "choices": [], "usage": counts, **self._script.beside_usage}
+        return self.event(EventKind.USAGE, msgspec.json.encode(event))
 
     def event(self, kind: EventKind, data: bytes, num_tokens: int = 0) -> Event:
         end = self._script.newline.encode()

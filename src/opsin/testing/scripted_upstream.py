@@ -35,6 +35,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from opsin.core.errors import InvalidRequest
 from opsin.gateway.listener import Listener
+from opsin.testing.picture_cache import PictureCache, picture_gone
 from opsin.testing.script import (
     MIXES,
     MODES,
@@ -121,16 +122,21 @@ class Received:
 
 
 class ScriptedUpstream:
-    """The state of one scripted server. ``loading`` makes ``/v1/models`` answer 503; ``api_key`` None lets all in."""
+    """The state of one scripted server. ``loading`` makes ``/v1/models`` answer 503; ``api_key`` None lets all in.
+
+    ``pictures``: what it keeps of pictures, as vLLM does; None: it reads no names.
+    """
 
     def __init__(
         self,
         *,
         model: str = "scripted",
         root: str | None = None,
+        owned_by: str = "scripted",
         script: Script | None = None,
         max_model_len: int | None = 4096,
         api_key: str | None = None,
+        pictures: PictureCache | None = None,
     ) -> None:
         self.received: deque[Received] = deque(maxlen=_KEPT)
         self.truths: deque[Truth] = deque(maxlen=_KEPT_TRUTHS)
@@ -138,6 +144,8 @@ class ScriptedUpstream:
         self.loading = False
         self._model = model
         self._root = root
+        self._owned_by = owned_by
+        self.pictures = pictures
         self._default = script or Script()
         self._max_model_len = max_model_len
         self.api_key = api_key
@@ -165,11 +173,9 @@ class ScriptedUpstream:
             return _failed(Script(status=401, failure=_WRONG_KEY))
         if self.loading:
             return _failed(Script(status=503, failure=_LOADING))
-        told = {"root": self._root, "max_model_len": self._max_model_len}
+        told = {"owned_by": self._owned_by, "root": self._root, "max_model_len": self._max_model_len}
         known = {name: value for name, value in told.items() if value is not None}
-        entries = [
-            {"id": name, "object": "model", "owned_by": "opsin", **known} for name in (self._model, *MODES, *MIXES)
-        ]
+        entries = [{"id": name, "object": "model", **known} for name in (self._model, *MODES, *MIXES)]
         return _json({"object": "list", "data": entries})
 
     async def _chat(self, request: Request) -> Response:
@@ -180,7 +186,8 @@ class ScriptedUpstream:
             chat = msgspec.json.decode(body, type=ChatBody)
         except msgspec.DecodeError:
             return _failed(Script(status=400, failure=_NO_CHAT))
-        script = self._next(chat.model)
+        unknown = self.pictures.first_unknown(body) if self.pictures is not None else None
+        script = self._next(chat.model) if unknown is None else Script(status=400, failure=picture_gone(unknown))
         script = replace(script, text=chat.last_text) if script.echo else script
         truth = Truth(request.headers.get("x-request-id"), time.monotonic_ns(), len(body), script.status)
         self.truths.append(truth)
@@ -358,9 +365,15 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--model", default="scripted", help="the first model that /v1/models lists")
     parser.add_argument("--max-model-len", type=int, default=4096)
+    parser.add_argument("--owned-by", default="scripted", help="what it says that it is; vllm: keeps pictures by name")
     args = parser.parse_args()
     with contextlib.suppress(KeyboardInterrupt):
-        upstream = ScriptedUpstream(model=args.model, max_model_len=args.max_model_len)
+        upstream = ScriptedUpstream(
+            model=args.model,
+            max_model_len=args.max_model_len,
+            owned_by=args.owned_by,
+            pictures=PictureCache() if args.owned_by == "vllm" else None,
+        )
         asyncio.run(_run(args.host, args.port, upstream))
 
 

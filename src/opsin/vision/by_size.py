@@ -41,6 +41,15 @@ class BySize:
         """The size at which the picture costs that count, never a larger one; None where it goes as it came."""
         return self._sent(size, detail, num_pictures)[0]
 
+    def least_size(self, size: Size, detail: Detail = Detail.AUTO, num_pictures: int = 1) -> Size | None:
+        """As ``size_to_send``, but never larger than the engine would scale it itself; it costs the same."""
+        to, count = self._sent(size, detail, num_pictures)
+        used = count.used
+        if used.width > size.width or used.height > size.height or used == size:
+            return to
+        again = self.engine.count(used, num_pictures=num_pictures)
+        return used if replace(again, original=size) == count else to
+
     def with_max_pixels(self, max_pixels: int) -> Self:
         """See Family."""
         return replace(self, lowered=self.lowered.with_max_pixels(max_pixels))

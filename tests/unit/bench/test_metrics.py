@@ -72,6 +72,7 @@ def test_tpot_needs_a_second_token_at_another_time(n_out: int | None, events: li
     [
         ({"timeline_ms": {"prefill_ms": 1, "vision_encode_ms": 2}}, "encoded"),
         ({"timeline_ms": {"prefill_ms": 1}}, "all cached"),
+        ({"timeline_ms": {"prefill_ms": 1, "upstream_ms": 2}}, None),  # an upstream's prefill may hold its encoder
         ({"timeline_ms": {"total_ms": 1}}, None),  # an engine that does not tell its stages
         ({"n_cached": 80}, "prefix cached"),
         ({"n_cached": 16}, None),

@@ -98,20 +98,20 @@ def test_the_stages_of_an_upstream_that_is_an_opsin() -> None:
 
 
 @pytest.mark.parametrize(
-    ("details", "image_tokens"),
+    ("details", "image_tokens", "placeholder_tokens"),
     [
-        ({"image_tokens": 64}, 64),
-        ({"image_tokens": 0}, 0),
-        ({"multimodal_tokens": {"image": 64, "video": 0}}, 64),
-        ({"multimodal_tokens": None}, None),
-        ({}, None),
-        (None, None),
+        ({"image_tokens": 64}, 64, None),
+        ({"image_tokens": 0}, 0, None),
+        ({"multimodal_tokens": {"image": 64, "video": 0}}, None, 64),
+        ({"multimodal_tokens": None}, None, None),
+        ({}, None, None),
+        (None, None, None),
     ],
 )
-def test_image_tokens_in_every_shape(details: Any, image_tokens: int | None) -> None:
+def test_image_tokens_in_every_shape(details: Any, image_tokens: int | None, placeholder_tokens: int | None) -> None:
     usage = {"prompt_tokens": 80, "completion_tokens": 1, "prompt_tokens_details": details}
     _, end = replay(chunk("a", reason="stop"), usage_chunk(**usage))
-    assert end.usage.image_tokens == image_tokens
+    assert (end.usage.image_tokens, end.usage.placeholder_tokens) == (image_tokens, placeholder_tokens)
     assert end.usage.prompt_tokens == 80
 
 

@@ -13,7 +13,7 @@ from PIL import Image
 
 from opsin.core.errors import MediaTooLarge, MediaUndecodable
 from opsin.media.config import MediaConfig
-from opsin.media.encoding import JPEG_95, PNG, closest_to
+from opsin.media.encoding import JPEG_95, PNG, WEBP, Encoding, closest_to, encoding_of
 from opsin.media.loader import inspect
 from opsin.media.pool import RenderPool
 from opsin.media.types import ImageFormat
@@ -133,3 +133,24 @@ async def test_the_cap_on_bytes_holds_for_what_is_written() -> None:
     assert str(len(source)) in caught.value.message
     assert "199 x 199 and written as PNG" in caught.value.message
     assert caught.value.param == "here"
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("encoding", [PNG, WEBP], ids=lambda encoding: encoding.name)
+async def test_without_a_quality_every_pixel_stays(pool: RenderPool, encoding: Encoding) -> None:
+    drawn = scene(size=(64, 48))
+    written = await pool.scale(inspect(encoded(drawn, "png"), CONFIG, "p"), Size(64, 48), encoding)
+    picture = opened(written.data)
+    assert (picture.format, written.header.format) == (encoding.format.upper(), encoding.format)
+    assert picture.convert("RGB").tobytes() == drawn.convert("RGB").tobytes()
+
+
+@pytest.mark.parametrize("name", ["jpeg:1", "jpeg:85", "jpeg:100", "png", "webp-lossless"])
+def test_encodings_by_the_names_that_operators_write(name: str) -> None:
+    assert encoding_of(name).name == name
+
+
+@pytest.mark.parametrize("name", ["jpeg", "jpeg:0", "jpeg:101", "jpeg:085", "webp", "webp:80", "PNG", ""])
+def test_other_names_are_refused_with_those_that_there_are(name: str) -> None:
+    with pytest.raises(ValueError, match="jpeg:QUALITY with 1 to 100, webp-lossless or png"):
+        encoding_of(name)

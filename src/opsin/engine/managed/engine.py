@@ -62,6 +62,7 @@ class ManagedEngine:
             stages=frozenset(),
             reports_cache=False,
             reports_kv=False,
+            relays=True,
             device=name,
         )
         self._supervisor: asyncio.Task[None] | None = None
@@ -225,4 +226,4 @@ def _broke(error: EngineError) -> bool:
 
 
 def _upstream(launch: Launch, options: ManagedOptions) -> UpstreamConfig:
-    return UpstreamConfig(url=launch.url, api_key=launch.key, ready_timeout_s=options.start_timeout_s)
+    return UpstreamConfig(url=launch.url, kind=launch.kind, api_key=launch.key, ready_timeout_s=options.start_timeout_s)

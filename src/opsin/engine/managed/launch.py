@@ -16,6 +16,8 @@ from types import MappingProxyType
 
 from pydantic import SecretStr
 
+from opsin.engine.upstream.dialect import UpstreamKind
+
 _FLAG = re.compile(r"-(-|[^\d\s.-])\S*(=.*)?", re.DOTALL)
 
 LOOPBACK = "127.0.0.1"
@@ -96,6 +98,7 @@ class EngineProgram:
     """
 
     name: str
+    kind: UpstreamKind
     program: tuple[str, ...]
     install: str
     arguments: Callable[[Serving, int, Sequence[Passed]], Sequence[str]]
@@ -121,6 +124,7 @@ class Launch:
     environment: Mapping[str, SecretStr]
     port: int
     key: SecretStr | None
+    kind: UpstreamKind
 
     @property
     def url(self) -> str:
@@ -142,7 +146,7 @@ def launch(engine: EngineProgram, serving: Serving, program: Sequence[str], argu
     if serving.offline:
         environment["HF_HUB_OFFLINE"] = SecretStr("1")
     words = (*(program or engine.program), *engine.arguments(serving, port, passed))
-    return Launch(words=words, environment=environment, port=port, key=key)
+    return Launch(words=words, environment=environment, port=port, key=key, kind=engine.kind)
 
 
 def passed_in(arguments: Iterable[str]) -> list[Passed]:

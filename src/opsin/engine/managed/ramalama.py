@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from opsin.engine.managed.launch import LOOPBACK, OWN_SERVER, EngineProgram, Passed, Serving, flag, words_of
 from opsin.engine.managed.llama_cpp import SETTINGS, safe_arguments
+from opsin.engine.upstream.dialect import UpstreamKind
 
 _KEY = "LLAMA_API_KEY"
 _RUNTIME_ARGS = "--runtime-args"
@@ -47,6 +48,7 @@ def _problems(serving: Serving) -> Iterator[str]:
 
 RAMALAMA = EngineProgram(
     name="ramalama",
+    kind=UpstreamKind.LLAMA_CPP,
     program=("ramalama",),
     install="pip install ramalama",
     arguments=_arguments,

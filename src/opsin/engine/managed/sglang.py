@@ -22,6 +22,7 @@ from opsin.engine.managed.launch import (
     names_in,
     words_of,
 )
+from opsin.engine.upstream.dialect import UpstreamKind
 
 _ON_COMMAND_LINE = "SGLang takes keys on its command line only, where everybody on the machine can read them"
 
@@ -55,6 +56,7 @@ def _arguments(serving: Serving, port: int, passed: Sequence[Passed]) -> Sequenc
 
 SGLANG = EngineProgram(
     name="sglang",
+    kind=UpstreamKind.SGLANG,
     program=("sglang",),
     install="pip install sglang",
     arguments=_arguments,

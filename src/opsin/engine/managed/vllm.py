@@ -22,6 +22,7 @@ from opsin.engine.managed.launch import (
     names_in,
     words_of,
 )
+from opsin.engine.upstream.dialect import UpstreamKind
 
 _KWARGS = "--mm-processor-kwargs"
 _NO_REQUEST_SETS = "opsin forwards no such field, and nobody else may reach the engine"
@@ -85,6 +86,7 @@ def _processor_kwargs(kwargs: Mapping[str, object], stated: set[str], at: str = 
 
 VLLM = EngineProgram(
     name="vllm",
+    kind=UpstreamKind.VLLM,
     program=("vllm",),
     install="pip install vllm",
     arguments=_arguments,

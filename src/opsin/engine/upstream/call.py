@@ -46,7 +46,9 @@ class Call:
             self._response.close()
 
     async def post(self, url: str, body: bytes) -> None:
-        """Sends and waits for the head. Raises OpsinError unless a stream follows."""
+        """Sends and waits for the head; again, after one that refused. Raises OpsinError unless a stream follows."""
+        await self.close(finished=True)
+        self._response = None
         async with self._interruptible():
             # BytesIO, not bytes: aiohttp then writes it in pieces and leaves the loop between them.
             response = await self._session.post(

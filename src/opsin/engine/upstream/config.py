@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
+from opsin.engine.upstream.dialect import UpstreamKind
 from opsin.prompt.guard import OnSpecialTokens
 
 
@@ -18,6 +19,11 @@ class UpstreamConfig(BaseModel):
 
     url: str = Field(description="base of the server, with or without /v1")
     model: str | None = Field(default=None, description="name to send; default: the first that the upstream lists")
+    kind: UpstreamKind = Field(default=UpstreamKind.AUTO, description="which engine it is; auto: as it says itself")
+    exclusive: bool = Field(
+        default=False,
+        description="nobody else asks this vLLM: pictures that it has go by name, without their bytes",
+    )
     api_key: SecretStr | None = Field(default=None, description="sent to the upstream as a bearer token")
     connect_timeout_s: float = Field(default=5.0, gt=0, description="for a connection")
     read_timeout_s: float = Field(

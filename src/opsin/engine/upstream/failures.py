@@ -3,6 +3,7 @@
     before the head    refused, unresolved, TLS, closed        EngineError upstream_unavailable
     at any time        silence over a timeout                  EngineError upstream_timeout
     the head           400 413 422 …                           InvalidRequest, ContextLengthExceeded
+                       400, and a picture's name unknown       PictureGone, which never leaves the engine
                        401 403                                 UpstreamMisconfigured upstream_unauthorized
                        404 405                                 UpstreamMisconfigured upstream_not_found
                        429                                     Overloaded
@@ -45,9 +46,18 @@ _PRIVATE = re.compile(
 )
 _CONTEXT = re.compile(r"context.?(length|size|window)", re.IGNORECASE)
 _OUT_OF_MEMORY = re.compile(r"out.of.memory|OutOfMemory", re.IGNORECASE)
+_GONE = re.compile(r"Cache miss for image at index (\d{1,6})\b")  # vLLM's
 _CONTEXT_TYPES = ("context_length_exceeded", "exceed_context_size_error")  # OpenAI; llama-server
 _OF_OPSIN = (EngineError.type, Overloaded.type)
 _REFUSAL_TYPES = ("invalid_request_error", "BadRequestError", *_CONTEXT_TYPES)
+
+
+class PictureGone(InvalidRequest):
+    """A picture was asked for by name, and the upstream has it no longer: nothing ran. ``index`` counts from 0."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__("the upstream has a picture no longer", code=Code.UPSTREAM_REFUSED)
+        self.index = index
 
 
 def transport_error(error: aiohttp.ClientError | OSError, *, answered: bool) -> EngineError:
@@ -143,6 +153,8 @@ def _by_status(status: int, wire: WireError, retry_after_s: int | None) -> Opsin
 
 
 def _refusal(status: int, wire: WireError) -> InvalidRequest:
+    if (gone := _GONE.match(wire.message or "")) is not None:
+        return PictureGone(int(gone[1]))
     quote = _PRIVATE.sub("…", " ".join((wire.message or "").split()))[:MAX_QUOTE_CHARS]
     message = quote or f"the upstream refused the request: {status}"
     if wire.code in _CONTEXT_TYPES or wire.type in _CONTEXT_TYPES or _CONTEXT.search(quote):

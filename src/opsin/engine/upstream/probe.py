@@ -34,6 +34,7 @@ class ServedModel:
     name: str
     max_model_len: int | None
     root: str | None = None
+    owned_by: str | None = None
 
 
 async def fetch_models(config: UpstreamConfig) -> list[ModelEntry]:
@@ -87,7 +88,7 @@ def choose_model(models: list[ModelEntry], wanted: str | None) -> ServedModel:
     """The wanted model, or the first. Raises ConfigError when there is none such."""
     for entry in models:
         if wanted is None or entry.id == wanted:
-            return ServedModel(entry.id, entry.max_model_len, entry.root)
+            return ServedModel(entry.id, entry.max_model_len, entry.root, entry.owned_by)
     if wanted is None:
         raise ConfigError("the upstream serves no model")
     names = ", ".join(entry.id for entry in models[:_MAX_NAMED]) or "none"

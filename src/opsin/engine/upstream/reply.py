@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from opsin.core.conversation import Fields
 from opsin.core.errors import Code, EngineError
 from opsin.core.stages import Stage
 from opsin.engine.api import NOTHING, Delta, Finished, Further, Usage
+from opsin.engine.upstream.dialect import DIALECTS, Dialect, UpstreamKind
 from opsin.engine.upstream.failures import empty, inband_error, protocol_error, truncated
 from opsin.engine.upstream.wire import Chunk, WireExtension, WireUsage
 
@@ -28,7 +31,8 @@ _ABSENT = b"null"
 class Reply:
     """State of one answer: what was counted, whether and why it ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, dialect: Dialect = DIALECTS[UpstreamKind.AUTO]) -> None:
+        self._dialect = dialect
         self.done = False  # [DONE] was seen: nothing that follows counts
         self._reason: str | None = None
         self._usage: WireUsage | None = None
@@ -48,7 +52,7 @@ class Reply:
         event = _object.decode(data)
         if chunk.usage is not None:
             self._usage, self._further_usage = chunk.usage, _fields(_object.decode(event["usage"]), _READ_OF_USAGE)
-        self._stages_s = _stages_s(chunk.opsin) or self._stages_s
+        self._stages_s = self._told(chunk, event) or self._stages_s
         if not chunk.choices:
             return None
         choice = chunk.choices[0]
@@ -64,6 +68,11 @@ class Reply:
         if self._reason is None:
             raise truncated() if self._has_output else empty()
         return Finished(self._reason, _usage(self._usage, self._further_usage), stages_s=self._stages_s)
+
+    def _told(self, chunk: Chunk, event: dict[str, msgspec.Raw]) -> dict[Stage, float]:
+        """The stages of an upstream that is an opsin itself, or what its engine reports; none of any other."""
+        report = event.get(self._dialect.report or "")
+        return _stages_s(chunk.opsin) if report is None else _reported_s(report, self._dialect.stages)
 
     def _delta(self, text: str, further: Further) -> Delta | None:
         """Tokens of a chunk: what a running usage count says, else 1, which is a guess only chunk by chunk."""
@@ -83,8 +92,24 @@ def _decode(data: bytes) -> Chunk:
         raise protocol_error("an event that is no chat chunk") from None
 
 
+def _reported_s(report: msgspec.Raw, names: Mapping[Stage, str]) -> dict[Stage, float]:
+    """Milliseconds by an engine's own names; what it left out or garbled is not known."""
+    try:
+        values = _object.decode(report)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return {}
+    told = {stage: _milliseconds(values[name]) for stage, name in names.items() if name in values}
+    return {stage: ms / 1e3 for stage, ms in told.items() if ms is not None and ms >= 0}
+
+
+def _milliseconds(value: msgspec.Raw) -> float | None:
+    try:
+        return msgspec.json.decode(value, type=float | None)
+    except msgspec.DecodeError:
+        return None
+
+
 def _stages_s(extension: msgspec.Raw) -> dict[Stage, float]:
-    """The stages of an upstream that is an opsin itself; none of any other."""
     try:
         timeline = msgspec.json.decode(extension, type=WireExtension).timeline
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -116,7 +141,8 @@ def _usage(wire: WireUsage | None, further: Fields) -> Usage:
     return Usage(
         wire.prompt_tokens,
         wire.completion_tokens,
-        details.images if details else None,
+        details.image_tokens if details else None,
         details.cached_tokens if details else None,
         further,
+        details.multimodal_tokens.image if details and details.multimodal_tokens else None,
     )

@@ -9,11 +9,15 @@ import msgspec
 
 
 class ModelEntry(msgspec.Struct, frozen=True):
-    """One model of ``/v1/models``; ``max_model_len`` and ``root``, its hub id or folder, are vLLM's and SGLang's."""
+    """One model of ``/v1/models``; ``max_model_len`` and ``root``, its hub id or folder, are vLLM's and SGLang's.
+
+    ``owned_by`` names the engine rather than an owner.
+    """
 
     id: str
     max_model_len: int | None = None
     root: str | None = None
+    owned_by: str | None = None
 
 
 class ModelList(msgspec.Struct, frozen=True):
@@ -50,7 +54,7 @@ class ErrorBody(msgspec.Struct, frozen=True):
 
 
 class Modalities(msgspec.Struct, frozen=True):
-    """vLLM's ``multimodal_tokens``."""
+    """vLLM's ``multimodal_tokens``: how long the placeholders are, with such markers as belong to them."""
 
     image: int | None = None
 
@@ -61,13 +65,6 @@ class PromptDetails(msgspec.Struct, frozen=True):
     cached_tokens: int | None = None
     image_tokens: int | None = None  # SGLang
     multimodal_tokens: Modalities | None = None  # vLLM
-
-    @property
-    def images(self) -> int | None:
-        """Image tokens in either engine's shape; None when it tells none."""
-        if self.image_tokens is not None:
-            return self.image_tokens
-        return self.multimodal_tokens.image if self.multimodal_tokens else None
 
 
 class WireUsage(msgspec.Struct, frozen=True):
