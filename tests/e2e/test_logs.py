@@ -145,7 +145,7 @@ async def test_good_and_bad_requests(seen: Seen, capfd: pytest.CaptureFixture[st
             await _leave(http, url)
         _garbage(url)
         assert _bytes_written(server) == written_before
-    assert list(tmp_path.rglob("*")) == []  # noqa: ASYNC240 - an empty folder
+    assert [path for path in tmp_path.rglob("*") if not path.is_dir()] == []  # noqa: ASYNC240 - torch makes a folder
     seen.check(server, capfd.readouterr().out)
 
 

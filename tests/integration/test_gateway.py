@@ -14,7 +14,7 @@ import pytest
 from openai import AsyncOpenAI, AuthenticationError
 
 from opsin.core.errors import ConfigError, Overloaded
-from opsin.gateway.auth import check_exposure
+from opsin.gateway.auth import Caller, check_exposure
 from opsin.gateway.config import GatewayConfig
 from opsin.gateway.routes import LAST_WORDS_S
 from opsin.settings import load_settings
@@ -249,7 +249,7 @@ async def test_a_client_that_leaves_while_its_body_is_taken_apart_gives_its_plac
 
 def _is_full(served: Served) -> bool:
     try:
-        with served.application.gateway.admission.admit():
+        with served.application.gateway.admission.admit(Caller("test")):
             return False
     except Overloaded:
         return True

@@ -14,9 +14,12 @@ from opsin import tenancy
 from opsin.cache.keys import Scopes
 from opsin.settings import load_settings
 from opsin.tenants.key_file import KeyFile
+from opsin.tenants.key_redis import RedisKeys
 from opsin.tenants.keys import Limits, new_key
+from opsin.tenants.redis import connect
 from tests.corpus.pictures import encoded, scene
 from tests.integration.gateways import Served, gateway
+from tests.redis_server import needs_redis, redis_server
 
 WORDS = " ".join(["word"] * 200)
 SLOW = {"text": WORDS, "itl_s": 0.05, "max_num_seqs": 2}
@@ -209,3 +212,19 @@ async def test_a_slot_comes_back_however_a_stream_ends(keys: Keys) -> None:
             assert answer.status == 200
         assert served.application.gateway.models.default.chat.waiting == 0
         assert served.application.gateway.admission.in_progress == 0
+
+
+@needs_redis
+async def test_gateways_share_keys_and_limits_in_redis() -> None:
+    with redis_server() as server:
+        store = RedisKeys(connect(server.url))
+        key, kept = new_key("acme", limits=Limits(requests_per_minute=2))
+        await store.add(kept)
+        flags: dict[str, Any] = {"redis_url": server.url, "gateway": {"api_keys_in_redis": True}}
+        async with gateway(**flags) as one, gateway(**flags) as other:
+            answers = [await ask(served, key, max_tokens=1) for served in (one, other, one, other)]
+            assert [answer.status for answer in answers] == [200, 200, 429, 429]
+            assert [answer.headers["x-ratelimit-remaining-requests"] for answer in answers] == ["1", "0", "0", "0"]
+            server.stop()
+            assert (await ask(one, key, max_tokens=1)).status == 200, "it counts alone, and knows the key"
+        await store.close()

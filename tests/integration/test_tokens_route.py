@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from opsin.gateway.auth import Caller
 from opsin.testing.scripted_dns import ScriptedDns
 from opsin.testing.scripted_origin import Mode, ScriptedOrigin, answer, endless_body, raw, redirect
 from tests.corpus.bodies import bad_bodies, content_body, image_body, text_body
@@ -49,7 +50,7 @@ async def test_the_key_and_the_number_of_requests_are_those_of_a_chat() -> None:
     async with gateway(gateway={"api_key": "secret", "max_requests": 1}) as served:
         assert (await tokens(served, image_body(data_url(encoded(scene(), "png")))))[0] == 401
         key = {"Authorization": "Bearer secret"}
-        with served.application.gateway.admission.admit():
+        with served.application.gateway.admission.admit(Caller("test")):
             assert (await tokens(served, content_body("Hi"), **key))[0] == 503
         assert (await tokens(served, content_body("Hi"), **key))[0] == 200
         async with served.http.get(f"{served.url}/v1/tokens", headers=key) as response:

@@ -41,12 +41,12 @@ def test_the_verdict_fails_when_something_was_wrong() -> None:
 async def test_two_of_three_tenants_notice_nothing_of_the_third_but_its_share(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Ten times the rates for a second, on an engine that takes its time."""
+    """Three times the rates for a second. However slow the machine, the two cannot fill what the third leaves free."""
     caplog.set_level("INFO")
-    tenants = [replace(one, per_s=one.per_s * 10) for one in TENANTS]
+    tenants = [replace(one, per_s=one.per_s * 3) for one in TENANTS]
     keys = await make_keys(tmp_path / "keys", tenants)
     fake = {"text": WORDS, "itl_s": 0.005, "max_num_seqs": 4}
-    async with gateway(fake=fake, gateway={"api_keys_file": str(tmp_path / "keys"), "max_requests": 32}) as served:
+    async with gateway(fake=fake, gateway={"api_keys_file": str(tmp_path / "keys")}) as served:
         beside = await load(served.url, keys, {one: Mouth(one, 20) for one in tenants}, seconds=1.0)
         assert served.application.gateway.admission.in_progress == 0
     verdict = {check.name: check for check in checks([Round([], beside)], caplog.messages)}
@@ -57,4 +57,4 @@ async def test_two_of_three_tenants_notice_nothing_of_the_third_but_its_share(
         "abuse is answered or told to wait",
     ):
         assert verdict[name].holds, verdict[name]
-    assert sum(one.tenant == ABUSE.name and one.reply is not None and one.reply.status == 429 for one in beside) > 50
+    assert sum(one.tenant == ABUSE.name and one.reply is not None and one.reply.status == 429 for one in beside) > 20
