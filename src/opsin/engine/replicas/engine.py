@@ -103,8 +103,9 @@ class ReplicatedEngine:
         """None while one replica can be asked."""
         if any(replica.is_there() for replica in self._replicas.values()):
             return None
-        reasons = [replica.unready_reason() or "it drains" for replica in self._replicas.values()]
-        return reasons[0] if len(reasons) == 1 else f"none of {len(reasons)} replicas is ready; the first: {reasons[0]}"
+        down = [reason for one in self._replicas.values() if (reason := one.unready_reason()) is not None]
+        reason = next(iter(down), "it drains")
+        return reason if len(self._replicas) == 1 else f"none of {len(self._replicas)} replicas is ready: {reason}"
 
     def change(self, make: Callable[[str], Engine], names: Iterable[str], draining: Collection[str]) -> None:
         """From now on these are the replicas; ``draining`` are those among them that get no new request.
