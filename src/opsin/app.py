@@ -121,7 +121,7 @@ class Application:
             logger.warning("reload: not changed, as it needs a restart: %s", text)
         now = {name_of(model.settings): model for model in self.models if name_of(model.settings) not in changes.ended}
         for one in changes.moved:
-            now[name_of(one)] = await now[name_of(one)].moved(one)
+            now[name_of(one)] = now[name_of(one)].moved(one)
         for one in changes.begun:
             if (model := await self._begun(one)) is not None:
                 now[name_of(one)] = model
@@ -149,9 +149,11 @@ class Application:
         try:
             model = await asyncio.to_thread(_model, origin, self.media, self.gateway.metrics)
             await model.start()
-        except OpsinError as error:
-            logger.error("reload: %s could not be started: %s", name_of(settings), error.message)
+        except BaseException as error:
             await origin.engine.close()
+            if not isinstance(error, OpsinError):
+                raise
+            logger.error("reload: %s could not be started: %s", name_of(settings), error.message)
             return None
         return model
 
@@ -170,10 +172,10 @@ class _Model:
     adoption: _Adoption | None = None
     replicated: ReplicatedEngine | None = None
 
-    async def moved(self, settings: Settings) -> _Model:
+    def moved(self, settings: Settings) -> _Model:
         """The same model on the replicas of other settings."""
         assert self.replicated is not None and settings.upstream is not None, "only upstreams move"
-        await self.replicated.change(_opener(settings.upstream), settings.upstream.servers, settings.upstream.draining)
+        self.replicated.change(_maker(settings.upstream), settings.upstream.servers, settings.upstream.draining)
         return replace(self, settings=settings)
 
     async def start(self) -> float | None:
@@ -353,7 +355,7 @@ def _origin(settings: Settings) -> _Origin:
                 raise ConfigError("engine 'upstream' needs --upstream URL")
             upstream = settings.upstream
             servers, draining = tuple(upstream.servers), upstream.draining
-            return _Origin(settings, ReplicatedEngine(_opener(upstream), servers, settings.routing, draining=draining))
+            return _Origin(settings, ReplicatedEngine(_maker(upstream), servers, settings.routing, draining=draining))
         case EngineKind.VLLM | EngineKind.SGLANG | EngineKind.LLAMA_CPP | EngineKind.RAMALAMA:
             sees = settings.media.limit_mm_per_prompt.image > 0
             engine = ManagedEngine(settings.engine, managing.launcher_of(settings), settings.managed, sees=sees)
@@ -362,7 +364,7 @@ def _origin(settings: Settings) -> _Origin:
             return _Origin(settings, FakeEngine(settings.fake.model_copy(update={"input": InputKind.MESSAGES})))
 
 
-def _opener(upstream: UpstreamConfig) -> Callable[[str], Engine]:
+def _maker(upstream: UpstreamConfig) -> Callable[[str], Engine]:
     """Makes the engine of one of its servers."""
     servers = upstream.servers
     return lambda url: UpstreamEngine(servers[url])

@@ -6,7 +6,7 @@
 
 A request goes to another replica only while nobody has begun it: the connection was refused, or the replica said before
 any work that it is full. Anything else may have run, and is answered with its error. Knows no protocol and no address:
-a name is whatever ``open`` makes an engine of.
+a name is whatever ``make`` makes an engine of.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ class ReplicatedEngine:
 
     def __init__(
         self,
-        open: Callable[[str], Engine],
+        make: Callable[[str], Engine],
         names: Sequence[str],
         config: RoutingConfig,
         *,
         draining: Collection[str] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._open = open
+        self._make = make
         self._config = config
         self._clock = clock
         self._replicas: dict[str, Replica] = {}
@@ -103,15 +103,16 @@ class ReplicatedEngine:
         """None while one replica can be asked."""
         if any(replica.is_there() for replica in self._replicas.values()):
             return None
-        reasons = [replica.unready_reason() or "it drains" for replica in self._replicas.values()]
-        return reasons[0] if len(reasons) == 1 else f"none of {len(reasons)} replicas is ready; the first: {reasons[0]}"
+        down = [reason for one in self._replicas.values() if (reason := one.unready_reason()) is not None]
+        reason = next(iter(down), "it drains")
+        return reason if len(self._replicas) == 1 else f"none of {len(self._replicas)} replicas is ready: {reason}"
 
-    async def change(self, open: Callable[[str], Engine], names: Iterable[str], draining: Collection[str]) -> None:
+    def change(self, make: Callable[[str], Engine], names: Iterable[str], draining: Collection[str]) -> None:
         """From now on these are the replicas; ``draining`` are those among them that get no new request.
 
         One that is gone gets no new request either, and is closed when it has ended those that run there.
         """
-        self._open = open
+        self._make = make
         before = set(self._replicas.values())
         self._set(names, draining)
         for replica in before - set(self._replicas.values()):
@@ -196,7 +197,7 @@ class ReplicatedEngine:
             replica.draining = replica.name in draining
 
     def _made(self, name: str) -> Replica:
-        return Replica(name, partial(self._open, name), Breaker(self._config, self._clock))
+        return Replica(name, partial(self._make, name), Breaker(self._config, self._clock))
 
     def _all(self) -> Iterable[Replica]:
         """Those that leave come first, so that in a mapping by name one that came back wins."""
@@ -208,7 +209,7 @@ class ReplicatedEngine:
     def _begin_to_join(self, replica: Replica) -> asyncio.Future[OpsinError | None]:
         """Goes on until it has joined; the future is the outcome of the first attempt."""
         first: asyncio.Future[OpsinError | None] = asyncio.get_running_loop().create_future()
-        self._do(self._join(replica, first))
+        self._do(self._join(replica, first)).add_done_callback(lambda task: _pass_on(task, first))
         return first
 
     async def _join(self, replica: Replica, first: asyncio.Future[OpsinError | None]) -> None:
@@ -229,7 +230,7 @@ class ReplicatedEngine:
                     logger.warning("%s", fields(replica=replica.name, state=replica.state, reason=told))
                 _tell(first, error)
             await asyncio.sleep(_REJOIN_S)
-            await replica.reopen()
+            await replica.remake()
         await replica.engine.close()
 
     def _is_wanted(self, replica: Replica) -> bool:
@@ -254,10 +255,21 @@ class ReplicatedEngine:
         self._leaving.discard(replica)
         logger.info("%s", fields(replica=replica.name, state="gone"))
 
-    def _do(self, work: Coroutine[Any, Any, None]) -> None:
+    def _do(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
+
+
+def _pass_on(task: asyncio.Task[None], first: asyncio.Future[OpsinError | None]) -> None:
+    """A task that ends before it has told anything was cancelled, or has a bug: nobody waits for it in vain."""
+    if first.done():
+        return
+    if task.cancelled():
+        first.cancel()
+    elif (error := task.exception()) is not None:
+        first.set_exception(error)
 
 
 def _tell(first: asyncio.Future[OpsinError | None], outcome: OpsinError | None) -> None:

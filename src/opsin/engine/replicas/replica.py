@@ -17,17 +17,17 @@ logger = logging.getLogger(__name__)
 
 
 class Replica:
-    """``open`` makes its engine, once for each attempt to start it."""
+    """``make`` makes its engine, once for each attempt to start it."""
 
-    def __init__(self, name: str, open: Callable[[], Engine], breaker: Breaker) -> None:
+    def __init__(self, name: str, make: Callable[[], Engine], breaker: Breaker) -> None:
         self.name = name
-        self.engine = open()
+        self.engine = make()
         self.draining = False
         self.load = Load()
         self.retries = 0  # requests that it certainly did not begin, and that went on to another one
         self.idle = asyncio.Event()
         self.idle.set()
-        self._open = open
+        self._make = make
         self._breaker = breaker
         self._joined = False
         self._reason = "it has not been started"
@@ -66,10 +66,10 @@ class Replica:
         """It could not be started, or serves something else."""
         self._reason = reason
 
-    async def reopen(self) -> None:
+    async def remake(self) -> None:
         """Ends its engine and makes another one, to be started."""
         await self.engine.close()
-        self.engine = self._open()
+        self.engine = self._make()
 
     async def submit(self, request: GenerationRequest, load: Load) -> AsyncGenerator[StreamEvent, None]:
         """As the engine's. What the request weighs is outstanding until it ends, and its end is judged."""
