@@ -19,6 +19,7 @@ from io import BytesIO
 from PIL import Image
 
 from opsin.app import find_model, prompt_counter
+from opsin.cache.loading import NOBODY, Unscoped
 from opsin.core.conversation import Detail
 from opsin.core.errors import InvalidRequest
 from opsin.gateway.budget import Want, fit
@@ -93,14 +94,14 @@ def request_of_four() -> float:
     settings = Settings()
     counter = prompt_counter(settings, find_model(settings))
     assert counter is not None
-    service = CountService(MediaLoader(settings.media), counter)
+    service = CountService(Unscoped(MediaLoader(settings.media)), counter)
     url = data_url.write("image/jpeg", picture("jpeg"))
     parts = [{"type": "image_url", "image_url": {"url": url}}] * 4
     body = json.dumps({"messages": [{"role": "user", "content": [*parts, {"type": "text", "text": "What?"}]}]}).encode()
     loop = asyncio.new_event_loop()
 
     def once() -> bytes:
-        counted = loop.run_until_complete(service.count(parse_request(body), NONE_LIFTED))
+        counted = loop.run_until_complete(service.count(NOBODY, parse_request(body), NONE_LIFTED))
         return encode(to_wire(counted, model="demo"))
 
     try:

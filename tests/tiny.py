@@ -99,6 +99,7 @@ def picture(seed: int, num_tiles: int = 1) -> Picture:
         key=f"key-{seed}-{num_tiles}",
         image_tokens=num_tiles * TOKENS_PER_TILE,
         num_tiles=num_tiles,
+        origin=f"key-{seed}-{num_tiles}",
         rendered=RenderedPicture(pixels, num_tiles, Size(TILE, TILE)),
     )
 

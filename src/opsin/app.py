@@ -9,8 +9,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 
-from opsin import managing, tenancy
-from opsin.cache.keys import FeatureKeys, Scopes
+from opsin import __version__, managing, tenancy
+from opsin.cache.keys import FeatureKeys
+from opsin.cache.loading import CachedLoader
+from opsin.cache.rendering import CachedRenderer
+from opsin.caching import Caches, caches_of
 from opsin.core.errors import ConfigError, OpsinError
 from opsin.core.problems import raise_all
 from opsin.core.stages import Stage
@@ -27,6 +30,7 @@ from opsin.gateway.admission import Admission
 from opsin.gateway.chat import ChatService
 from opsin.gateway.config import GatewayConfig
 from opsin.gateway.count import Counter, CountService, MessageCounter, PictureCounter, PromptCounter
+from opsin.gateway.erasing import Eraser
 from opsin.gateway.fitting import MessageFitter, PromptFitter
 from opsin.gateway.intake import Intake, Reading
 from opsin.gateway.names import ModelNames
@@ -34,6 +38,7 @@ from opsin.gateway.plan_check import PlanCheck
 from opsin.gateway.prepare import MessagePreparer, Preparer, Renderer, TokenPreparer
 from opsin.gateway.routes import Gateway
 from opsin.gateway.served import Served, ServedModels
+from opsin.gateway.uploads import Uploads
 from opsin.media.confine import Level
 from opsin.media.dns import Lookup, system_lookup
 from opsin.media.encoding import encoding_of
@@ -84,7 +89,12 @@ class Application:
     @property
     def renderer(self) -> RenderPool:
         """Where pictures are decoded."""
-        return self.media.renderer
+        return self.media.pool
+
+    @property
+    def caches(self) -> Caches:
+        """What is kept of pictures."""
+        return self.media.caches
 
     async def start(self) -> None:
         """Starts workers and engine.
@@ -95,6 +105,7 @@ class Application:
         """
         await self.gateway.auth.start()
         await self.renderer.start()
+        await self.caches.start(self.gateway.eraser.apply)
         _log_isolation(self.renderer.level)
         times_s = await together(model.start() for model in self.models)
         if told := [time_s for time_s in times_s if time_s is not None]:
@@ -110,6 +121,7 @@ class Application:
         await self.renderer.close()
         await self.gateway.auth.close()
         await self.gateway.admission.close()
+        await self.caches.close()
 
     async def reload(self, settings: Settings) -> None:
         """Changes replicas and models of upstreams to what ``settings`` say, and drops no request.
@@ -232,10 +244,12 @@ class LocalModel:
 
 @dataclass(frozen=True, slots=True)
 class _Media:
-    """What takes pictures in: their bytes, and their pixels."""
+    """What takes pictures in: their bytes and their pixels, and what is kept of both."""
 
-    loader: MediaLoader
-    renderer: RenderPool
+    loader: CachedLoader
+    renderer: CachedRenderer
+    pool: RenderPool
+    caches: Caches
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,11 +342,22 @@ def build(settings: Settings, *, lookup: Lookup = system_lookup) -> Application:
     Raises:
         ConfigError: the settings or the model do not allow a start.
     """
-    media = _Media(MediaLoader(settings.media, lookup), RenderPool(settings.media))
     origins = [_origin(one) for one in settings.each_model]
     metrics = _metrics([origin.engine for origin in origins])
+    media = _media(settings, metrics, lookup)
+    caches = media.caches
     models = [_model(origin, media, metrics) for origin in origins]
     served = ServedModels(tuple(model.served for model in models))
+    eraser = Eraser(
+        scopes=caches.scopes,
+        tombstones=caches.tombstones,
+        store=caches.store,
+        files=caches.files,
+        urls=caches.urls,
+        models=served,
+        metrics=metrics,
+        others=caches.journal,
+    )
     gateway = Gateway(
         models=served,
         auth=tenancy.auth(settings),
@@ -340,10 +365,23 @@ def build(settings: Settings, *, lookup: Lookup = system_lookup) -> Application:
             settings.gateway.max_requests, tenancy.quotas(settings), shared=settings.gateway.has_key_store
         ),
         metrics=metrics,
-        intake=Intake(media.renderer, served, max_text_bytes=settings.gateway.max_text_bytes),
+        intake=Intake(media.pool, served, max_text_bytes=settings.gateway.max_text_bytes),
         config=settings.gateway,
+        scopes=caches.scopes,
+        eraser=eraser,
+        uploads=Uploads(caches.files, media.renderer, eraser, settings.media),
     )
     return Application(settings, gateway, media, models)
+
+
+def _media(settings: Settings, metrics: Metrics, lookup: Lookup) -> _Media:
+    """Raises ConfigError."""
+    url = settings.cache.url or settings.redis_url
+    caches = caches_of(settings.cache, metrics, secret=tenancy.server_secret(settings), url=url)
+    pool = RenderPool(settings.media)
+    loader = CachedLoader(MediaLoader(settings.media, lookup), settings.media, caches.files, caches.urls)
+    identity = (__version__, version("pillow"), settings.media.render_mode)
+    return _Media(loader, CachedRenderer(pool, caches.store, identity), pool, caches)
 
 
 def _origin(settings: Settings) -> _Origin:
@@ -393,6 +431,7 @@ def _local_origin(settings: Settings) -> _Origin:
         image_mean=_per_channel(card.normalization.mean, IMAGENET_MEAN),
         image_std=_per_channel(card.normalization.std, IMAGENET_STD),
         max_model_len=_max_model_len(settings, card),
+        tombstone_ttl_s=settings.cache.tombstone_ttl_s,
         delays={stage: seconds for stage, seconds in settings.inject_delay_s.items() if stage in ENGINE_STAGES},
         step_delay_s=settings.inject_step_delay_s,
         out_of_memory=settings.inject_out_of_memory,
@@ -422,6 +461,7 @@ def _model_of_tokens(origin: _Origin, model: LocalModel, media: _Media, metrics:
     preparer = TokenPreparer(
         fitter=fitter,
         keys=FeatureKeys(identity),
+        scopes=media.caches.scopes,
         engine=engine,
         renderer=_delayed_renderer(settings, media.renderer),
         builder=model.builder,
@@ -443,6 +483,7 @@ def _model_of_messages(origin: _Origin, media: _Media, metrics: Metrics) -> _Mod
     fitter = MessageFitter(_text_guard(settings))
     preparer = MessagePreparer(
         fitter=fitter,
+        scopes=media.caches.scopes,
         engine=engine,
         renderer=_delayed_renderer(settings, media.renderer),
         metrics=metrics,
@@ -486,7 +527,7 @@ def _served(
         engine=engine,
         loader=loader,
         preparer=serving.preparer,
-        scopes=Scopes(tenancy.server_secret(settings)),
+        scopes=media.caches.scopes,
         defaults=serving.defaults,
         metrics=metrics,
         plan_check=PlanCheck(names, settings.engine, metrics),
@@ -525,6 +566,6 @@ def _delayed_engine(settings: Settings, engine: Engine) -> Engine:
     return DelayedEngine(engine, delay) if delay else engine
 
 
-def _delayed_renderer(settings: Settings, renderer: RenderPool) -> Renderer:
+def _delayed_renderer(settings: Settings, renderer: CachedRenderer) -> Renderer:
     delay = settings.inject_delay_s.get(Stage.PREPROCESS)
     return DelayedRenderer(renderer, delay) if delay else renderer

@@ -115,6 +115,19 @@ MEDIA = Group(
         Flag("media.allowed_local_media_path"),
     ),
 )
+CACHE = Group(
+    "what is kept of pictures between requests",
+    (
+        Flag("cache.memory_bytes", ("--cache-memory-bytes",)),
+        Flag("cache.dir", ("--cache-dir",)),
+        Flag("cache.dir_bytes", ("--cache-dir-bytes",)),
+        Flag("cache.url", ("--cache-url",)),
+        Flag("cache.ttl_s", ("--cache-ttl",)),
+        Flag("cache.max_bytes_per_tenant", ("--cache-max-bytes-per-tenant",)),
+        Flag("cache.file_ttl_s", ("--file-ttl",)),
+        Flag("cache.max_file_bytes_per_tenant"),
+    ),
+)
 ENGINE = Group(
     "engine",
     (
@@ -131,4 +144,4 @@ ENGINE = Group(
         Flag("inject_delay_s", ("--inject-delay",)),
     ),
 )
-SERVE = (MODEL, LOADING, SERVER, MEDIA, ENGINE)
+SERVE = (MODEL, LOADING, SERVER, MEDIA, CACHE, ENGINE)

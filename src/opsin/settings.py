@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, field_validator, model_validator
 
+from opsin.cache.config import CacheConfig
 from opsin.core.problems import Problem, raise_all
 from opsin.core.stages import Stage
 from opsin.engine.fake import FakeConfig
@@ -180,6 +181,7 @@ class Settings(BaseModel):
     limits: Limits = NO_LIMITS
     gateway: GatewayConfig = GatewayConfig()
     media: MediaConfig = MediaConfig()
+    cache: CacheConfig = CacheConfig()
     hub: HubConfig = HubConfig()
     local: LocalOptions = LocalOptions()
     upstream: UpstreamConfig | None = None

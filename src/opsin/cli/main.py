@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from opsin import __version__
-from opsin.cli import ask, bench, config, doctor, doctor_media, doctor_model, keys, serve, tokens
+from opsin.cli import ask, bench, config, doctor, doctor_media, doctor_model, keys, preprocess, serve, tokens
 from opsin.cli.flags import add_flags, add_model_argument, add_unknown_flags, add_vllm_flags, read, unknown_words
 from opsin.core.errors import OpsinError
 from opsin.names import LOADING, MEDIA, MODEL, SERVE, Flag, Group
@@ -60,6 +60,8 @@ def parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     _add_ask(_command(commands.add_parser("ask", help="ask one question about pictures"), "PICTURE… QUESTION"))
     tokens_help = "visual tokens of pictures, from their headers or sizes alone"
     _add_tokens(_command(commands.add_parser("tokens", help=tokens_help), "[PICTURE…]"))
+    made_ready = "pictures scaled and written for a model, before they are sent"
+    preprocess.add(_command(commands.add_parser("preprocess", help=made_ready), "FILE…"))
     bench.add(_command(commands.add_parser("bench", help="measure a server under a load of pictures"), "URL"))
     doctor_help = "what would work on this machine with serve's flags"
     _add_doctor(_command(commands.add_parser("doctor", help=doctor_help), "[MODEL]"), words)
@@ -103,6 +105,7 @@ def main(words: list[str] | None = None) -> int:
         "serve": serve.run,
         "ask": ask.run,
         "tokens": tokens.run,
+        "preprocess": preprocess.run,
         "bench": bench.run,
         "doctor": doctor.run,
         _DOCTOR_MEDIA: doctor_media.run,

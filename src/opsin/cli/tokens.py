@@ -21,6 +21,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from opsin.app import find_model, picture_counter, prompt_counter
+from opsin.cache.loading import NOBODY, Unscoped
 from opsin.cli.flags import read
 from opsin.cli.pictures import as_sent, look_at
 from opsin.core.conversation import Detail
@@ -92,7 +93,7 @@ async def _of_request(settings: Settings, args: argparse.Namespace) -> _Told:
     request = parse_request(_body(args._request))
     model = find_model(settings)
     counter = prompt_counter(settings, model) or picture_counter(settings, model, estimate=args._estimate)
-    counted = await CountService(MediaLoader(settings.media), counter).count(request, NONE_LIFTED)
+    counted = await CountService(Unscoped(MediaLoader(settings.media)), counter).count(NOBODY, request, NONE_LIFTED)
     count = to_wire(counted, model=settings.model)
     return _Told(count, _numbered(count.images), model.source, model.is_verified)
 

@@ -42,9 +42,16 @@ class TextPart:
     text: str
 
 
+FILE_ID = "file-id:"
+"""What stands before the id of an uploaded file in the URL of a MediaRef."""
+
+
 @dataclass(frozen=True, slots=True)
 class MediaRef:
-    """A picture that is named but not loaded. ``param`` is its place in the request, for error messages."""
+    """A picture that is named but not loaded. ``param`` is its place in the request, for error messages.
+
+    ``url`` may also be ``file-id:`` and the id of an uploaded file, or ``sha256:`` and the digest of one.
+    """
 
     url: str
     detail: Detail

@@ -4,7 +4,7 @@
     ├── ConfigError            start-up only, never on the wire
     ├── InvalidRequest 400     protocol, gateway, prompt: the body is wrong
     │   ├── ContextLengthExceeded, UnsupportedParameter
-    │   ├── BodyTooLarge 413, BodyTooSlow 408, HeadTooLarge 431
+    │   ├── BodyTooLarge 413, FileQuotaExceeded 413, BodyTooSlow 408, HeadTooLarge 431
     │   └── MediaError 400     media, vision: one picture is wrong or refused
     │       ├── InvalidDataUrl, MediaSourceForbidden, TooManyImages
     │       ├── MediaTooLarge 413
@@ -79,6 +79,12 @@ class BodyTooLarge(InvalidRequest):
     status = 413
 
 
+class FileQuotaExceeded(InvalidRequest):
+    """A tenant's uploaded files leave no room for one more."""
+
+    status = 413
+
+
 class BodyTooSlow(InvalidRequest):
     """The request body did not arrive in time. SDKs would retry a 408; ``x-should-retry`` tells them not to."""
 
@@ -140,7 +146,7 @@ class Forbidden(OpsinError):
 
 
 class NotFound(OpsinError):
-    """No such route or model."""
+    """No such route, model or file."""
 
     status = 404
     type = "invalid_request_error"
@@ -223,6 +229,8 @@ class Code(StrEnum):
 
     INVALID_REQUEST = "invalid_request", InvalidRequest, "correct the field that `param` names"
     INVALID_JSON = "invalid_json", InvalidRequest, "send JSON in UTF-8"
+    INVALID_UPLOAD = "invalid_upload", InvalidRequest, "send `multipart/form-data` with `purpose` and `file`"
+    INVALID_DIGEST = "invalid_digest", InvalidRequest, "write `sha256:` and 64 lower-case hex digits"
     UNSUPPORTED_CONTENT_PART = "unsupported_content_part", InvalidRequest, "send what the message names instead"
     UNSUPPORTED_CONTENT_ENCODING = "unsupported_content_encoding", InvalidRequest, "send the body uncompressed"
     SPECIAL_TOKENS_IN_TEXT = "special_tokens_in_text", InvalidRequest, "leave out the special token at the named place"
@@ -230,6 +238,7 @@ class Code(StrEnum):
     UNSUPPORTED_PARAMETER = "unsupported_parameter", UnsupportedParameter, "do what the message says instead"
     CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded", ContextLengthExceeded, "send less, or ask for fewer tokens"
     REQUEST_TOO_LARGE = "request_too_large", BodyTooLarge, "send smaller or fewer pictures"
+    FILE_QUOTA_EXCEEDED = "file_quota_exceeded", FileQuotaExceeded, "delete files of `GET /v1/files`, or wait"
     REQUEST_HEADER_TOO_LARGE = "request_header_too_large", HeadTooLarge, "send fewer or shorter headers"
     REQUEST_BODY_TIMEOUT = "request_body_timeout", BodyTooSlow, "send the body faster or smaller"
 
@@ -260,12 +269,14 @@ class Code(StrEnum):
     ADMIN_KEY_NEEDED = "admin_key_needed", Forbidden, "use a key that was made with `opsin keys create --admin`"
     NOT_FOUND = "not_found", NotFound, "see `/docs` for the routes"
     MODEL_NOT_FOUND = "model_not_found", NotFound, "name a model of `/v1/models`, or none"
+    FILE_NOT_FOUND = "file_not_found", NotFound, "upload it: it is another tenant's, deleted, expired, or never was"
     METHOD_NOT_ALLOWED = "method_not_allowed", MethodNotAllowed, "see `/docs` for the routes"
 
     RATE_LIMIT_EXCEEDED = "rate_limit_exceeded", RateLimited, "wait for `Retry-After`; see `x-ratelimit-*`"
     TOO_MANY_IN_PROGRESS = "too_many_in_progress", RateLimited, "send fewer requests at once"
     OVERLOADED = "overloaded", Overloaded, "try again after `Retry-After`"
     QUEUE_TIMEOUT = "queue_timeout", Overloaded, "try again after `Retry-After`; the operator may raise `max_queue_s`"
+    FILES_UNREACHABLE = "files_unreachable", Overloaded, "try again; the operator looks after Redis or the disk"
     SHUTTING_DOWN = "shutting_down", Overloaded, "try again, at another replica or after the restart"
     RENDER_WORKER_KILLED = "render_worker_killed", Overloaded, "try again; the operator gives the machine more memory"
     DEADLINE_EXCEEDED = "deadline_exceeded", DeadlineExceeded, "ask for fewer tokens, or raise `request_timeout_s`"

@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import Literal, Protocol
 
 from opsin.core.conversation import Conversation, Fields
+from opsin.core.erasure import PurgeOutcome
 from opsin.core.stages import Stage
 from opsin.media.types import ImageFormat, MediaBytes, RenderedPicture
 
@@ -70,14 +71,16 @@ class ChatPrompt:
 class Picture:
     """One picture of a request, in prompt order.
 
-    ``key`` identifies its features within a scope. For a TOKENS engine ``rendered`` is None when ``key`` was leased by
-    ``reserve``. For a MESSAGES engine ``media`` is the file to send, leased or not, and ``key`` names this file
-    within the scope; its counts are a plan, None where the engine alone knows.
+    ``key`` identifies its features within a scope; ``origin`` the bytes that it was made of, which is what ``purge``
+    takes. For a TOKENS engine ``rendered`` is None when ``key`` was leased by ``reserve``. For a MESSAGES engine
+    ``media`` is the file to send, leased or not, and ``key`` names this file within the scope; its counts are a plan,
+    None where the engine alone knows.
     """
 
     key: str
     image_tokens: int | None
     num_tiles: int | None
+    origin: str = ""
     rendered: RenderedPicture | None = None
     media: MediaBytes | None = None
 
@@ -92,6 +95,12 @@ class GenerationRequest:
     pictures: tuple[Picture, ...]
     sampling: SamplingParams
     submitted_at: float  # time.monotonic(); what passes until the engine starts is queue
+    began_at: float | None = None  # when its pictures were first asked for; None: when it was submitted
+
+    @property
+    def since(self) -> float:
+        """What was purged after this is not kept of it."""
+        return self.submitted_at if self.began_at is None else self.began_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,14 +256,6 @@ class Capabilities:
     device: str | None = None
 
 
-class PurgeOutcome(StrEnum):
-    """Per tier: what became of the data."""
-
-    ERASED = "erased"
-    NONE = "none"  # there was nothing
-    UNREACHABLE = "unreachable"  # the engine keeps data that it cannot delete
-
-
 @dataclass(frozen=True, slots=True)
 class PurgeReport:
     """Tier name → outcome."""
@@ -300,8 +301,11 @@ class Engine(Protocol):
         """Stops a request and frees what it holds. Unknown ids are fine."""
         ...
 
-    async def purge(self, scope: str, key: str | None) -> PurgeReport:
-        """Erases one picture's features (by key), or all of a scope."""
+    async def purge(self, scope: str, origin: str | None) -> PurgeReport:
+        """Erases what is kept of a picture, by what it was made of, or all of a scope.
+
+        What another picture of the scope has too, as a tile, stays. Requests that began before keep nothing of it.
+        """
         ...
 
     async def stats(self) -> EngineStats:

@@ -16,6 +16,7 @@ from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from opsin.cache.tombstones import TOMBSTONE_TTL_S, Tombstones
 from opsin.core.conversation import TextPart
 from opsin.core.errors import Code, ConfigError, ContextLengthExceeded, EngineError, EngineOutOfMemory
 from opsin.core.stages import Stage
@@ -83,22 +84,30 @@ class _Words:
 
 @dataclass(slots=True)
 class _Keys:
-    """The feature cache of an engine without features: key → scope, and request id → leased keys."""
+    """The feature cache of an engine without features: key → scope and origin, and request id → leased keys."""
 
-    scopes: dict[str, str] = field(default_factory=dict[str, str])
+    made_of: dict[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
     leases: dict[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
+    tombstones: Tombstones = field(default_factory=lambda: Tombstones(TOMBSTONE_TTL_S))
 
     def reserve(self, request_id: str, keys: Sequence[str]) -> Reservation:
         """Leases known keys."""
-        leased = frozenset(keys) & self.scopes.keys()
+        leased = frozenset(keys) & self.made_of.keys()
         self.leases[request_id] = self.leases.get(request_id, frozenset()) | leased
         return Reservation(leased=leased, missing=frozenset(keys) - leased)
 
-    def purge(self, scope: str, key: str | None) -> bool:
+    def keep(self, request: GenerationRequest) -> None:
+        """Nothing that was purged after the request began."""
+        for picture in request.pictures:
+            if not self.tombstones.covers(request.scope, picture.origin, request.since):
+                self.made_of[picture.key] = (request.scope, picture.origin)
+
+    def purge(self, scope: str, origin: str | None) -> bool:
         """Whether there was anything."""
-        doomed = [name for name, owner in self.scopes.items() if owner == scope and key in (None, name)]
-        for name in doomed:
-            del self.scopes[name]
+        self.tombstones.bury(scope, origin)
+        doomed = [key for key, (owner, one) in self.made_of.items() if owner == scope and origin in (None, one)]
+        for key in doomed:
+            del self.made_of[key]
         return bool(doomed)
 
 
@@ -190,9 +199,9 @@ class FakeEngine:
         if request_id in self._cancelled:
             self._cancelled[request_id].set()
 
-    async def purge(self, scope: str, key: str | None) -> PurgeReport:
+    async def purge(self, scope: str, origin: str | None) -> PurgeReport:
         """See Engine."""
-        erased = self._keys.purge(scope, key)
+        erased = self._keys.purge(scope, origin)
         return PurgeReport({"features": PurgeOutcome.ERASED if erased else PurgeOutcome.NONE})
 
     async def stats(self) -> EngineStats:
@@ -210,10 +219,10 @@ class FakeEngine:
         self, request: GenerationRequest, cancelled: asyncio.Event, stages_s: dict[Stage, float]
     ) -> tuple[float, ...]:
         """Encodes what is missing and waits for the first token; returns seconds per encoded picture."""
-        missing = {picture.key for picture in request.pictures} - self._keys.scopes.keys()
+        missing = {picture.key for picture in request.pictures} - self._keys.made_of.keys()
         missing -= self._keys.leases.get(request.id, frozenset())
         await self._timed(Stage.VISION_ENCODE, self._config.encode_s * len(missing), cancelled, stages_s)
-        self._keys.scopes.update(dict.fromkeys(missing, request.scope))
+        self._keys.keep(request)
         await self._timed(Stage.PREFILL, self._config.ttft_s, cancelled, stages_s)
         self._fail_early()
         return (self._config.encode_s,) * len(missing)

@@ -81,8 +81,8 @@ _WITH_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty"
 class Loader(Protocol):
     """Loads the pictures of one request."""
 
-    async def load(self, refs: Sequence[MediaRef], lifted: LiftedMedia) -> tuple[MediaBytes, ...]:
-        """In order. Raises MediaError."""
+    async def load(self, scope: str, refs: Sequence[MediaRef], lifted: LiftedMedia) -> tuple[MediaBytes, ...]:
+        """In order. Raises MediaError, and NotFound for a file that this tenant did not upload."""
         ...
 
 
@@ -156,7 +156,7 @@ class ChatService:
             refs = tuple(prompt.media())
             await turns.images(len(refs))
             with watch.stage(Stage.MEDIA_LOAD):
-                media = await self._loader.load(refs, lifted)
+                media = await self._loader.load(scope, refs, lifted)
             self._metrics.active_images.inc(len(media))
             held.callback(self._metrics.active_images.dec, len(media))
             with watch.stage(Stage.PREPROCESS):
@@ -167,11 +167,12 @@ class ChatService:
                 yield Warned(prepared.warnings)
             generation = GenerationRequest(
                 id=request_id,
-                scope=scope,
+                scope=self._scopes.salted(scope),
                 prompt=prepared.prompt,
                 pictures=prepared.pictures,
                 sampling=self._sampling(sampling, prepared.max_tokens),
                 submitted_at=time.monotonic(),
+                began_at=watch.started_at,
             )
             events = await held.enter_async_context(aclosing(self._engine.submit(generation)))
             async for event in self._watched(events, watch, prepared, request_id):

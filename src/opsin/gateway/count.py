@@ -182,8 +182,8 @@ class MessageCounter:
 class Loader(Protocol):
     """Looks at the pictures of one request."""
 
-    async def glance(self, refs: Sequence[MediaRef], lifted: LiftedMedia) -> tuple[Glance, ...]:
-        """In order. Raises MediaError."""
+    async def glance(self, scope: str, refs: Sequence[MediaRef], lifted: LiftedMedia) -> tuple[Glance, ...]:
+        """In order. Raises MediaError, and NotFound for a file that this tenant did not upload."""
         ...
 
 
@@ -194,11 +194,11 @@ class CountService:
         self._loader = loader
         self._counter = counter
 
-    async def count(self, request: ChatCompletionRequest, lifted: LiftedMedia) -> Counted:
+    async def count(self, scope: str, request: ChatCompletionRequest, lifted: LiftedMedia) -> Counted:
         """Raises OpsinError where the request would be refused for another reason than its size."""
         conversation = to_conversation(request)
         refs = tuple(conversation.media())
-        glances = await self._loader.glance(refs, lifted)
+        glances = await self._loader.glance(scope, refs, lifted)
         views = [
             View(Want(glance.header.upright, ref.detail, glance.param), glance.is_settled)
             for ref, glance in zip(refs, glances, strict=True)

@@ -14,6 +14,11 @@ from opsin.protocol.request import ChatCompletionRequest
 _ROUTES = (
     ("POST", "/v1/chat/completions", 'Answer a conversation with pictures; streams with "stream": true'),
     ("POST", "/v1/tokens", "What such a request would cost, and whether it fits; nothing is decoded"),
+    ("POST", "/v1/files", "Upload a picture as multipart/form-data, purpose vision; parts may name it by file_id"),
+    ("GET", "/v1/files", "Uploaded files; /v1/files/{id} is one, /v1/files/{id}/content what is in it"),
+    ("DELETE", "/v1/files/{id}", "Delete a file, and with the last one all that was made of its picture"),
+    ("DELETE", "/v1/media/{sha256}", "Delete a picture from every cache"),
+    ("DELETE", "/v1/tenants/{tenant}/media", "Delete all pictures of a tenant"),
     ("GET", "/v1/models", "Served models with their resolved revisions"),
     ("GET", "/health", "The process is alive"),
     ("GET", "/ready", "Requests can be answered; 503 with a reason otherwise"),
@@ -38,9 +43,9 @@ def openapi() -> dict[str, Any]:
     paths: dict[str, Any] = {}
     for method, path, summary in _ROUTES:
         operation: dict[str, Any] = {"summary": summary, "responses": {"200": {"description": "OK"}}}
-        if method == "POST":
+        if method == "POST" and path != "/v1/files":
             operation["requestBody"] = body
-        paths[path] = {method.lower(): operation}
+        paths.setdefault(path, {})[method.lower()] = operation
     return {
         "openapi": "3.1.0",
         "info": {"title": "opsin", "version": __version__},

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from opsin.cache.keys import FeatureKeys, picture_name
+from opsin.cache.keys import FeatureKeys, Scopes, picture_name
 from opsin.core.conversation import Prompt, RawPrompt
 from opsin.core.errors import UnsupportedParameter
 from opsin.core.together import together
@@ -78,17 +78,17 @@ class Prepared:
 
 
 class Renderer(Protocol):
-    """Decodes pictures apart from this process."""
+    """Decodes pictures apart from this process, and may remember within a scope what became of them."""
 
-    async def render(self, media: MediaBytes, recipe: RenderRecipe) -> RenderedPicture:
+    async def render(self, scope: str, media: MediaBytes, recipe: RenderRecipe) -> RenderedPicture:
         """The tiles of a picture. Raises MediaError."""
         ...
 
-    async def verify(self, media: MediaBytes) -> None:
+    async def verify(self, scope: str, media: MediaBytes) -> None:
         """Decodes a picture completely and returns nothing. Raises MediaError."""
         ...
 
-    async def scale(self, media: MediaBytes, size: Size, encoding: Encoding) -> MediaBytes:
+    async def scale(self, scope: str, media: MediaBytes, size: Size, encoding: Encoding) -> MediaBytes:
         """A picture scaled down and written anew. Raises MediaError."""
         ...
 
@@ -129,6 +129,7 @@ class TokenPreparer:
         *,
         fitter: PromptFitter,
         keys: FeatureKeys,
+        scopes: Scopes,
         engine: Engine,
         renderer: Renderer,
         builder: PromptBuilder,
@@ -136,6 +137,7 @@ class TokenPreparer:
     ) -> None:
         self._fitter = fitter
         self._keys = keys
+        self._scopes = scopes
         self._engine = engine
         self._renderer = renderer
         self._builder = builder
@@ -160,7 +162,7 @@ class TokenPreparer:
         keys = [self._keys.key(scope, picture.sha256, plan) for picture, plan in zip(media, plans, strict=True)]
         reservation = await self._engine.reserve(request_id, keys)
         self._count_lookups(keys, reservation.leased)
-        pictures = await self._render(media, plans, keys, reservation.leased)
+        pictures = await self._render(scope, media, plans, keys, reservation.leased)
         built = self._builder.expand(fitted.tokenised, plans)
         left = self._fitter.left(len(built.ids), max_tokens)
         return Prepared(
@@ -184,19 +186,30 @@ class TokenPreparer:
         self._metrics.looked_up(hits=hits, misses=len(keys) - hits)
 
     async def _render(
-        self, media: Sequence[MediaBytes], plans: Sequence[VisionPlan], keys: Sequence[str], leased: frozenset[str]
+        self,
+        scope: str,
+        media: Sequence[MediaBytes],
+        plans: Sequence[VisionPlan],
+        keys: Sequence[str],
+        leased: frozenset[str],
     ) -> tuple[Picture, ...]:
         return await together(
-            self._picture(picture, plan, key, known=key in leased)
+            self._picture(scope, picture, plan, key, known=key in leased)
             for picture, plan, key in zip(media, plans, keys, strict=True)
         )
 
-    async def _picture(self, media: MediaBytes, plan: VisionPlan, key: str, *, known: bool) -> Picture:
+    async def _picture(self, scope: str, media: MediaBytes, plan: VisionPlan, key: str, *, known: bool) -> Picture:
         rendered = None
         if not known:
             with _measured(self._metrics):
-                rendered = await self._renderer.render(media, plan.recipe)
-        return Picture(key=key, image_tokens=plan.image_tokens, num_tiles=plan.num_tiles, rendered=rendered)
+                rendered = await self._renderer.render(scope, media, plan.recipe)
+        return Picture(
+            key=key,
+            image_tokens=plan.image_tokens,
+            num_tiles=plan.num_tiles,
+            origin=self._scopes.record(scope, media.sha256),
+            rendered=rendered,
+        )
 
 
 class MessagePreparer:
@@ -211,12 +224,14 @@ class MessagePreparer:
         self,
         *,
         fitter: MessageFitter,
+        scopes: Scopes,
         engine: Engine,
         renderer: Renderer,
         metrics: Metrics,
         offload: Encoding | None = None,
     ) -> None:
         self._fitter = fitter
+        self._scopes = scopes
         self._engine = engine
         self._renderer = renderer
         self._metrics = metrics
@@ -251,10 +266,11 @@ class MessagePreparer:
             _File(picture, planned, sending.rewrite(picture.header, planned))
             for picture, planned in zip(media, plans, strict=True)
         ]
-        keys = [file.key(scope) for file in files]
+        salted = self._scopes.salted(scope)  # by another salt nothing is found of what such an engine cannot delete
+        keys = [file.key(salted) for file in files]
         leased = (await self._engine.reserve(request_id, keys)).leased
         pictures = await together(
-            self._picture(file, key, known=key in leased) for file, key in zip(files, keys, strict=True)
+            self._picture(scope, file, key, known=key in leased) for file, key in zip(files, keys, strict=True)
         )
         hits = sum(key in leased for key in keys)
         return Prepared(
@@ -271,22 +287,23 @@ class MessagePreparer:
             lookups=Lookups(hits, len(keys) - hits),
         )
 
-    async def _picture(self, file: _File, key: str, *, known: bool) -> Picture:
+    async def _picture(self, scope: str, file: _File, key: str, *, known: bool) -> Picture:
         count = file.plan.count if file.plan else None
         return Picture(
             key=key,
             image_tokens=count.image_tokens if count else None,
             num_tiles=count.num_tiles if count else None,
-            media=await self._written(file, known=known),
+            origin=self._scopes.record(scope, file.media.sha256),
+            media=await self._written(scope, file, known=known),
         )
 
-    async def _written(self, file: _File, *, known: bool) -> MediaBytes:
+    async def _written(self, scope: str, file: _File, *, known: bool) -> MediaBytes:
         if file.rewrite is None and known:
             return file.media
         with _measured(self._metrics):
             if file.rewrite is not None:
-                return await self._renderer.scale(file.media, file.rewrite.size, file.rewrite.encoding)
-            await self._renderer.verify(file.media)
+                return await self._renderer.scale(scope, file.media, file.rewrite.size, file.rewrite.encoding)
+            await self._renderer.verify(scope, file.media)
             return file.media
 
 

@@ -17,6 +17,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from opsin import __version__
+from opsin.cache.keys import Scopes
 from opsin.core.errors import OpsinError
 from opsin.engine.api import EngineStats
 from opsin.gateway.admission import Admission, Place
@@ -29,7 +30,9 @@ from opsin.gateway.count import Counted, to_wire
 from opsin.gateway.deadline import HEADER as DEADLINE_HEADER
 from opsin.gateway.deadline import Deadline
 from opsin.gateway.docs import openapi, page
+from opsin.gateway.erasing import Eraser
 from opsin.gateway.errors import as_opsin_error, on_http_exception, on_opsin_error, to_response
+from opsin.gateway.file_routes import file_routes
 from opsin.gateway.intake import Intake, Taken
 from opsin.gateway.memory import observe_memory
 from opsin.gateway.rate_headers import rate_headers
@@ -45,6 +48,7 @@ from opsin.gateway.streaming import (
     to_events,
     warnings_header,
 )
+from opsin.gateway.uploads import Uploads
 from opsin.protocol.response import encode
 from opsin.telemetry.logs import fields
 from opsin.telemetry.metrics import Metrics
@@ -74,6 +78,9 @@ class Gateway:
     metrics: Metrics
     intake: Intake
     config: GatewayConfig
+    scopes: Scopes
+    eraser: Eraser
+    uploads: Uploads
     closing: Closing = field(default_factory=Closing)
 
 
@@ -99,6 +106,7 @@ def create_app(gateway: Gateway) -> Starlette:
     routes = [
         Route("/v1/chat/completions", http.chat_completions, methods=["POST"]),  # these two look at the key themselves
         Route("/v1/tokens", http.tokens, methods=["POST"]),
+        *file_routes(gateway),
         *(Route(path, http.behind(path, handle)) for path, handle in handlers.items()),
     ]
     app = Starlette(
@@ -181,12 +189,13 @@ class _Http:
 
     async def _count(self, exchange: _Exchange, held: ExitStack) -> Response:
         gateway = self._gateway
-        await self._admitted(exchange, held)
+        caller, _ = await self._admitted(exchange, held)
         taken = await self._take(exchange)
         if taken is None:
             return self._gone(exchange)
         served = gateway.models.named(taken.request.model)
-        counting = exchange.deadline.within(served.counts.count(taken.request, taken.media))
+        scope = gateway.scopes.of(caller.tenant)
+        counting = exchange.deadline.within(served.counts.count(scope, taken.request, taken.media))
         counted = await _unless_gone(counting, exchange.http)
         if counted is None:
             return self._gone(exchange)

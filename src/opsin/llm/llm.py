@@ -16,10 +16,10 @@ from types import TracebackType
 from typing import Any, Self, cast
 
 from opsin.app import Application, build
+from opsin.background import BackgroundLoop, Work
 from opsin.core.errors import InvalidRequest, OpsinError
 from opsin.core.ids import new_request_id
 from opsin.gateway.chat import RawRequest, collect
-from opsin.llm.background import BackgroundLoop, Work
 from opsin.llm.options import to_settings
 from opsin.llm.outputs import RequestOutput, to_output
 from opsin.llm.progress import progress

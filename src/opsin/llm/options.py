@@ -10,7 +10,7 @@ from typing import cast
 
 from opsin import startup
 from opsin.core.problems import raise_all
-from opsin.names import ENGINE, LOADING, MEDIA, MODEL
+from opsin.names import CACHE, ENGINE, LOADING, MEDIA, MODEL
 from opsin.settings import Settings, configuration
 from opsin.sources import Layer, from_text
 from opsin.vllm_flags import BY_KEYWORD, Stated
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 NAMES = {
     **{name: name for name in Settings.model_fields},
-    **{flag.keyword: flag.setting for group in (MODEL, LOADING, MEDIA, ENGINE) for flag in group.flags},
+    **{flag.keyword: flag.setting for group in (MODEL, LOADING, MEDIA, CACHE, ENGINE) for flag in group.flags},
 }
 """Keyword → dotted path of its setting, or of a section such as ``media``."""
 

@@ -10,10 +10,14 @@ from opsin.media.types import ImageFormat
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """A format with an encoder in the workers; without ``quality`` (JPEG's, 1 to 100) nothing is lost."""
+    """A format with an encoder in the workers; without ``quality`` (JPEG's, 1 to 100) nothing is lost.
+
+    ``is_subsampled``: colours at half the resolution, as most JPEG files have them.
+    """
 
     format: ImageFormat
     quality: int | None = None
+    is_subsampled: bool = False
 
     @property
     def name(self) -> str:

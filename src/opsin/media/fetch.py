@@ -46,7 +46,9 @@ Read = Callable[[aiohttp.ClientResponse, FetchDeadline], Awaitable[T]]
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _PLAIN_CODINGS = {"Content-Encoding": frozenset({"", "identity"}), "Transfer-Encoding": frozenset({"chunked"})}
-_PARTIAL, _NO_SUCH_RANGE = 206, 416
+_PARTIAL, _NOT_MODIFIED, _NO_SUCH_RANGE = 206, 304, 416
+_ETAG = re.compile(r'(W/)?"[\x21\x23-\x7e]{0,256}"', re.ASCII)
+_MAX_AGE = re.compile(r"(?:^|[\s,])max-age=([0-9]{1,9})(?![0-9])", re.ASCII)
 _FROM_THE_START = re.compile(r"bytes 0-[0-9]{1,18}/([0-9]{1,18}|\*)", re.ASCII)
 _MAX_LINE_BYTES = 8192
 _MAX_HEADERS = 64
@@ -66,6 +68,16 @@ class Start:
 
     data: bytes
     total_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A picture, and what its server says about keeping it. ``data`` None: it is as it was."""
+
+    data: bytes | None
+    etag: str | None = None
+    max_age_s: float = 0.0
+    may_be_kept: bool = True
 
 
 class Fetcher:
@@ -100,6 +112,11 @@ class Fetcher:
             Overloaded: no place became free for it.
         """
         return await self._fetch(target, partial(self._body, budget))
+
+    async def fetch_if_changed(self, target: Target, budget: ByteBudget, etag: str | None) -> Fetched:
+        """The same, unless its server says that it is still what had this ETag. Raises as ``fetch``."""
+        headers = {"If-None-Match": etag} if etag else _NO_HEADERS
+        return await self._fetch(target, partial(self._changed, budget), headers)
 
     async def fetch_start(self, target: Target, max_bytes: int) -> Start | None:
         """The first ``max_bytes`` at a URL, and no more, whatever is sent; None where its server has no ranges.
@@ -216,6 +233,18 @@ class Fetcher:
         self._check_length(len(data))
         return data
 
+    async def _changed(self, budget: ByteBudget, response: aiohttp.ClientResponse, deadline: FetchDeadline) -> Fetched:
+        is_same = response.status == _NOT_MODIFIED and "If-None-Match" in response.request_info.headers
+        data = None if is_same else await self._body(budget, response, deadline)
+        etag = response.headers.get("ETag", "")
+        control = response.headers.get("Cache-Control", "").lower()
+        return Fetched(
+            data,
+            etag=etag if _ETAG.fullmatch(etag) else None,
+            max_age_s=_max_age_s(control, response.headers.get("Age", "")),
+            may_be_kept="no-store" not in control,
+        )
+
     async def _start(self, max_bytes: int, response: aiohttp.ClientResponse, deadline: FetchDeadline) -> Start | None:
         """Of a server that takes no notice of the range it is the beginning of the whole."""
         if response.status == _NO_SUCH_RANGE:
@@ -265,6 +294,14 @@ def trust(ca_file: Path | None) -> ssl.SSLContext:
     if ca_file is not None:
         context.load_verify_locations(ca_file)
     return context
+
+
+def _max_age_s(control: str, age: str) -> float:
+    """How long an answer is fresh from now on; 0 where its server does not say, or wants to be asked."""
+    found = _MAX_AGE.search(control)
+    if found is None or "no-cache" in control:
+        return 0.0
+    return max(0.0, float(found[1]) - (float(age) if age.isascii() and age.isdigit() and len(age) < 10 else 0.0))
 
 
 def _any_address(_: Address) -> bool:

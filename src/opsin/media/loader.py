@@ -10,13 +10,14 @@ import asyncio
 import hashlib
 import re
 import stat
-from collections.abc import Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
+from typing import Protocol
 
 from opsin.core.conversation import MediaRef
 from opsin.core.errors import Code, MediaError, MediaSourceForbidden, TooManyImages
@@ -26,7 +27,7 @@ from opsin.media.blocking import BlockingCalls
 from opsin.media.budget import ByteBudget
 from opsin.media.config import LimitPerPrompt, MediaConfig
 from opsin.media.dns import Lookup, system_lookup
-from opsin.media.fetch import Fetcher, Start
+from opsin.media.fetch import Fetched, Fetcher, Start
 from opsin.media.header import read_header, read_start
 from opsin.media.label import check_label, labelled
 from opsin.media.local_files import LocalFiles
@@ -42,6 +43,30 @@ _MAX_READS = 32
 _MAX_HASHES = 4
 
 NONE_LIFTED: LiftedMedia = MappingProxyType({})
+
+Fetch = Callable[[str | None], Awaitable[Fetched]]
+"""Fetches what is at a URL, unless it still is what had this ETag."""
+
+
+class Fetches(Protocol):
+    """Decides whether a URL has to be fetched again. Raises as the fetch does."""
+
+    async def fetch(self, target: Target, fetch: Fetch, budget: ByteBudget) -> bytes:
+        """The bytes at a URL, all of them taken from the budget."""
+        ...
+
+
+class _Always:
+    """Fetches."""
+
+    async def fetch(self, target: Target, fetch: Fetch, budget: ByteBudget) -> bytes:
+        """See Fetches."""
+        data = (await fetch(None)).data
+        assert data is not None, "asked without an ETag"
+        return data
+
+
+ALWAYS = _Always()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +98,10 @@ class MediaLoader:
         other._config = self._config.model_copy(update={"limit_mm_per_prompt": limit})
         return other
 
-    async def load(self, refs: Sequence[MediaRef], lifted: LiftedMedia = NONE_LIFTED) -> tuple[MediaBytes, ...]:
-        """The pictures in the order of ``refs``; ``lifted`` are those that a worker has loaded already, by URL.
+    async def load(
+        self, refs: Sequence[MediaRef], lifted: LiftedMedia = NONE_LIFTED, fetches: Fetches = ALWAYS
+    ) -> tuple[MediaBytes, ...]:
+        """The pictures in the order of ``refs``; ``lifted`` are those that were loaded already, by URL.
 
         Raises:
             TooManyImages, MediaSourceForbidden, InvalidDataUrl, MediaTooLarge, UnsupportedMediaType, MediaUndecodable,
@@ -83,7 +110,7 @@ class MediaLoader:
         """
         found = await self._all_found(refs, lifted)
         budget = ByteBudget(self._config.fetch.max_bytes_per_request)
-        loaded = await together(self._loaded(ref, one, budget) for ref, one in zip(refs, found, strict=True))
+        loaded = await together(self._loaded(ref, one, budget, fetches) for ref, one in zip(refs, found, strict=True))
         limits.check_decoded_bytes((media.header for media in loaded), self._config)
         return loaded
 
@@ -150,13 +177,16 @@ class MediaLoader:
                 f"The request names {remote} pictures by URL; the limit is {limit} (max_remote_images)."
             )
 
-    async def _loaded(self, ref: MediaRef, found: MediaBytes | _Named, budget: ByteBudget) -> MediaBytes:
+    async def _loaded(
+        self, ref: MediaRef, found: MediaBytes | _Named, budget: ByteBudget, fetches: Fetches = ALWAYS
+    ) -> MediaBytes:
         with _about(ref):
             match found:
                 case MediaBytes():
                     return found
                 case Target():
-                    data = await self._fetcher.fetch(found, budget)
+                    fetch = partial(self._fetcher.fetch_if_changed, found, budget)
+                    data = await fetches.fetch(found, fetch, budget)
                 case _File(folder, url):
                     data = await self._reads.run(partial(folder.read, url, self._config.max_image_bytes))
                     budget.take(len(data))

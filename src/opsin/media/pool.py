@@ -51,6 +51,8 @@ _NOT_CONFINED = (
 _BYTES_PER_WRITTEN_PIXEL = 5
 """More than noise takes: 3.01 as PNG, 2.5 as JPEG of quality 95 without subsampling, 4.2 of quality 100."""
 _JPEG_BLOCK = 8
+_MAX_BLOCK = 64
+"""Pixels per side of a model's visual token; a picture that is smaller is enlarged to one."""
 _WRITTEN_HEAD_BYTES = 4096
 
 
@@ -131,11 +133,11 @@ class RenderPool:
 
         Raises:
             MediaTooLarge: it then has more bytes than a picture may have.
-            ValueError: the size is beyond the picture's own; a bug of its author.
+            ValueError: the size is beyond the picture's own by more than one block of a model; a bug of its author.
             MediaUndecodable, Overloaded: as render.
         """
         upright = media.header.upright
-        if size.width > upright.width or size.height > upright.height:
+        if size.width > max(upright.width, _MAX_BLOCK) or size.height > max(upright.height, _MAX_BLOCK):
             raise ValueError(f"{size} enlarges a picture of {upright}")
         header = ImageHeader(encoding.format, size, orientation=1, frames=1)
         task = ScaleTask(len(media.data), media.header, size, encoding)

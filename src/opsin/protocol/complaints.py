@@ -17,6 +17,7 @@ _WORDS = {
     "greater_than_equal": "must be at least {ge}",
     "less_than_equal": "must be at most {le}",
     "literal_error": "must be {expected}",
+    "named_once": "must have either a URL or a file_id",
     "too_short": "must have at least {min_length} entries",
     "too_long": "must have at most {max_length} entries",
 }

@@ -29,6 +29,7 @@ class Place(StrEnum):
     MESSAGE = "messages[]."
     PART = "messages[].content[]."
     IMAGE_URL = "messages[].content[].image_url."
+    FILE = "messages[].content[].file."
     PROCESSOR = "mm_processor_kwargs."
     SIZE = "mm_processor_kwargs.size."
 
@@ -113,6 +114,7 @@ def _refused(name: str, note: str, *neutral: object, place: Place = Place.REQUES
     return FieldRule(name, Fate.REFUSED, note, place, neutral, stays)
 
 
+_AS_PAGES = "send its pages as parts of type 'image_url'"
 _NO_TOOLS = "tools are not built yet; describe them in a message and read the answer as text"
 _NO_LOGPROBS = "log probabilities are not built yet"
 _NO_GRAMMAR = "constrained output is not built yet; describe the format in a message and check the answer"
@@ -155,10 +157,19 @@ _ACCEPTED_RULES = (
     _accepted("include_usage", "one more chunk, with `usage`", Place.STREAM_OPTIONS),
     _accepted("role", "`system`, `developer` (the same), `user`, `assistant`", Place.MESSAGE),
     _accepted("content", "a string, or a list of parts", Place.MESSAGE),
-    _accepted("type", "`text` or `image_url`", Place.PART),
+    _accepted("type", "`text`, `image_url`, `input_image` or `file`", Place.PART),
     _accepted("text", "of a text", Place.PART),
     _accepted("image_url", "of a picture: an object, or the URL itself", Place.PART),
-    _accepted("url", "a `data:` URL; `https:` and `file:` where those are allowed", Place.IMAGE_URL),
+    _accepted("file", "of an uploaded picture", Place.PART),
+    _accepted("file_id", "of an uploaded picture, in a part of type `input_image`", Place.PART),
+    _accepted("detail", "as in `image_url`, in a part of type `input_image`", Place.PART),
+    _accepted(
+        "url",
+        "a `data:` URL; `https:` and `file:` where those are allowed; `sha256:` and the digest of an uploaded picture",
+        Place.IMAGE_URL,
+    ),
+    _accepted("file_id", "in place of `url`: of an uploaded picture", Place.IMAGE_URL),
+    _accepted("file_id", "of a picture that was uploaded to `/v1/files`", Place.FILE),
     _accepted("detail", "`auto`, `low`, `high`, `original`", Place.IMAGE_URL),
 )
 
@@ -201,6 +212,7 @@ _IGNORED_RULES = (
     _ignored("reasoning", _EARLIER, Place.MESSAGE),
     _ignored("reasoning_content", _EARLIER, Place.MESSAGE),
     _ignored("prompt_cache_breakpoint", _CACHES, Place.PART),
+    _ignored("filename", "the upload has one", Place.FILE),
 )
 
 _REFUSED_RULES = (
@@ -274,6 +286,7 @@ _REFUSED_RULES = (
     _refused("refusal", "send it as 'content'", "", place=Place.MESSAGE),
     _refused("audio", _NO_SOUND, place=Place.MESSAGE, stays=True),
     _refused("do_image_splitting", _PROCESSOR, place=Place.PROCESSOR, stays=True),
+    _refused("file_data", _AS_PAGES, place=Place.FILE, stays=True),
     _refused("uuid", _IDENTITY, place=Place.PART, stays=True),
     _refused("content_hash", _IDENTITY, place=Place.IMAGE_URL, stays=True),
     _refused("max_dynamic_patch", _DETAIL, place=Place.IMAGE_URL, stays=True),
@@ -293,7 +306,6 @@ _STAY = {
 _AS_TEXT = "send it as a part of type 'text'"
 _AS_PICTURE = "send a part of type 'image_url' with a data: URL"
 _AS_FRAMES = "send its frames as parts of type 'image_url', each after a text with its time"
-_AS_PAGES = "send its pages as parts of type 'image_url'"
 
 PART_TYPES = {
     rule.name: rule
@@ -304,10 +316,8 @@ PART_TYPES = {
         PartTypeRule("audio_url", _NO_SOUND),
         PartTypeRule("audio_embeds", _NO_SOUND),
         PartTypeRule("image", _AS_PICTURE),
-        PartTypeRule("input_image", _AS_PICTURE),
         PartTypeRule("image_pil", _AS_PICTURE),
         PartTypeRule("image_embeds", _AS_PICTURE),
-        PartTypeRule("file", _AS_PAGES),
         PartTypeRule("input_file", _AS_PAGES),
         PartTypeRule("input_text", _AS_TEXT),
         PartTypeRule("output_text", _AS_TEXT),

@@ -7,7 +7,7 @@ What is accepted, ignored and refused by name stands in :mod:`opsin.protocol.fie
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, Literal, cast
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, cast
 
 import msgspec
 from pydantic import (
@@ -25,6 +25,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from opsin.core.conversation import (
+    FILE_ID,
     UNBOUNDED,
     Conversation,
     Detail,
@@ -65,12 +66,27 @@ class _Wire(BaseModel):
         return value  # pyright: ignore[reportUnknownVariableType] raw JSON
 
 
+DetailName = Literal["auto", "low", "high", "original"]
+W = TypeVar("W", bound=_Wire)
+
+
+def _named_once(part: W, url: str | None, file_id: str | None) -> W:
+    if (url is None) == (file_id is None):
+        raise PydanticCustomError("named_once", "")
+    return part
+
+
 class ImageUrl(_Wire):
     """The ``image_url`` object of a picture part."""
 
     place = Place.IMAGE_URL
-    url: str
-    detail: Literal["auto", "low", "high", "original"] = "auto"
+    url: str | None = None
+    file_id: str | None = None
+    detail: DetailName = "auto"
+
+    @model_validator(mode="after")
+    def _names_one(self) -> Self:
+        return _named_once(self, self.url, self.file_id)
 
 
 def _is_string(value: Any) -> str:
@@ -101,8 +117,41 @@ class ImageContent(_Wire):
     ]
 
 
+class InputImageContent(_Wire):
+    """``{"type": "input_image", "image_url": …}`` or ``"file_id"``, as OpenAI's responses have it."""
+
+    place = Place.PART
+    type: Literal["input_image"]
+    image_url: str | None = None
+    file_id: str | None = None
+    detail: DetailName = "auto"
+
+    @model_validator(mode="after")
+    def _names_one(self) -> Self:
+        return _named_once(self, self.image_url, self.file_id)
+
+
+class UploadedFile(_Wire):
+    """The ``file`` object of a part."""
+
+    place = Place.FILE
+    file_id: str
+
+
+class FileContent(_Wire):
+    """``{"type": "file", "file": {"file_id": …}}``."""
+
+    place = Place.PART
+    type: Literal["file"]
+    file: UploadedFile
+
+
 ContentPart = Annotated[
-    Annotated[TextContent, Tag("<text>")] | Annotated[ImageContent, Tag("<image_url>")], Discriminator(_part_type)
+    Annotated[TextContent, Tag("<text>")]
+    | Annotated[ImageContent, Tag("<image_url>")]
+    | Annotated[InputImageContent, Tag("<input_image>")]
+    | Annotated[FileContent, Tag("<file>")],
+    Discriminator(_part_type),
 ]
 """Unions are told apart by a tag in angle brackets, which :func:`_field_path` leaves out of a client's error."""
 
@@ -312,7 +361,7 @@ def _unsupported_part(error: ErrorDetails, param: str) -> InvalidRequest:
     return InvalidRequest(f"'{param}': {message}", code=Code.UNSUPPORTED_CONTENT_PART, param=param)
 
 
-_PART_NEEDS_TYPE = "a content part must have type 'text' or 'image_url'"
+_PART_NEEDS_TYPE = "a content part must have type 'text', 'image_url', 'input_image' or 'file'"
 
 
 def _field_path(location: Sequence[int | str]) -> str:
@@ -360,9 +409,25 @@ def _parts(message: ChatMessage, param: str) -> tuple[Part, ...]:
             return tuple(_part(part, f"{param}.{index}") for index, part in enumerate(parts))
 
 
-def _part(part: TextContent | ImageContent, param: str) -> Part:
-    if isinstance(part, TextContent):
-        return TextPart(part.text)
-    if isinstance(part.image_url, str):
-        return MediaRef(part.image_url, Detail.AUTO, f"{param}.image_url")
-    return MediaRef(part.image_url.url, Detail(part.image_url.detail), f"{param}.image_url")
+def _part(part: TextContent | ImageContent | InputImageContent | FileContent, param: str) -> Part:
+    match part:
+        case TextContent():
+            return TextPart(part.text)
+        case FileContent():
+            return MediaRef(FILE_ID + part.file.file_id, Detail.AUTO, f"{param}.file.file_id")
+        case InputImageContent():
+            return _picture(part.image_url, part.file_id, part.detail, f"{param}.image_url", f"{param}.file_id")
+        case ImageContent(image_url=str(url)):
+            return MediaRef(url, Detail.AUTO, f"{param}.image_url")
+        case ImageContent(image_url=ImageUrl() as one):
+            param = f"{param}.image_url"
+            return _picture(one.url, one.file_id, one.detail, param, f"{param}.file_id")
+        case _:
+            raise AssertionError("a part is one of these")
+
+
+def _picture(url: str | None, file_id: str | None, detail: DetailName, url_param: str, file_param: str) -> MediaRef:
+    if url is not None:
+        return MediaRef(url, Detail(detail), url_param)
+    assert file_id is not None, "validated"
+    return MediaRef(FILE_ID + file_id, Detail(detail), file_param)

@@ -6,6 +6,7 @@ A value that the engine cannot tell is absent, never 0: its metric is not even r
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -86,6 +87,20 @@ class Metrics:
         self.replicas = ReplicaCollector()
         self.registry.register(self.replicas)
         self.load_time = Gauge("opsin_model_load_seconds", "Time the model took to load", registry=self.registry)
+        self.cache_lookups = Counter(
+            "opsin_cache_lookups",
+            "Lookups of pictures and what was made of them, by tier; features have metrics of their own",
+            labelnames=["tier", "kind", "outcome"],
+            registry=self.registry,
+        )
+        self.cache_write_failures = Counter(
+            "opsin_cache_write_failures", "Values that a tier did not take in time", labelnames=["tier"],
+            registry=self.registry,
+        )  # fmt: skip
+        self.purges = Counter(
+            "opsin_purges", "Deletions by tier and what became of them", labelnames=["tier", "outcome"],
+            registry=self.registry,
+        )  # fmt: skip
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(name, text, buckets=buckets, registry=self.registry)
@@ -101,6 +116,14 @@ class Metrics:
         if self.cache_hits is not None and self.cache_misses is not None:
             self.cache_hits.inc(hits)
             self.cache_misses.inc(misses)
+
+    def cache_lookup(self, tier: str, kind: str, outcome: Literal["hit", "miss", "error"]) -> None:
+        """One look into one tier."""
+        self.cache_lookups.labels(tier, kind, outcome).inc()
+
+    def cache_write_failed(self, tier: str) -> None:
+        """A value is not kept there, because the tier failed or too many wait for it."""
+        self.cache_write_failures.labels(tier).inc()
 
     def encoded(self, pictures_s: Sequence[float], num_tiles: int) -> None:
         """Pictures of one request went through the encoder, each in its time."""

@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
+from opsin.cache.loading import CachedLoader
+from opsin.cache.rendering import CachedRenderer
 from opsin.core.conversation import MediaRef
 from opsin.engine.api import (
     Capabilities,
@@ -21,8 +23,6 @@ from opsin.engine.api import (
     StreamEvent,
 )
 from opsin.media.encoding import Encoding
-from opsin.media.loader import MediaLoader
-from opsin.media.pool import RenderPool
 from opsin.media.types import Glance, LiftedMedia, MediaBytes, RenderedPicture
 from opsin.vision.plan import RenderRecipe, Size
 
@@ -30,42 +30,42 @@ from opsin.vision.plan import RenderRecipe, Size
 class DelayedLoader:
     """A loader that sleeps before each request's pictures."""
 
-    def __init__(self, loader: MediaLoader, seconds: float) -> None:
+    def __init__(self, loader: CachedLoader, seconds: float) -> None:
         self._loader = loader
         self._seconds = seconds
 
-    async def load(self, refs: Sequence[MediaRef], lifted: LiftedMedia) -> tuple[MediaBytes, ...]:
-        """See MediaLoader."""
+    async def load(self, scope: str, refs: Sequence[MediaRef], lifted: LiftedMedia) -> tuple[MediaBytes, ...]:
+        """See CachedLoader."""
         await asyncio.sleep(self._seconds)
-        return await self._loader.load(refs, lifted)
+        return await self._loader.load(scope, refs, lifted)
 
-    async def glance(self, refs: Sequence[MediaRef], lifted: LiftedMedia) -> tuple[Glance, ...]:
-        """See MediaLoader."""
+    async def glance(self, scope: str, refs: Sequence[MediaRef], lifted: LiftedMedia) -> tuple[Glance, ...]:
+        """See CachedLoader."""
         await asyncio.sleep(self._seconds)
-        return await self._loader.glance(refs, lifted)
+        return await self._loader.glance(scope, refs, lifted)
 
 
 class DelayedRenderer:
-    """A render pool that sleeps before each picture."""
+    """A renderer that sleeps before each picture."""
 
-    def __init__(self, renderer: RenderPool, seconds: float) -> None:
+    def __init__(self, renderer: CachedRenderer, seconds: float) -> None:
         self._renderer = renderer
         self._seconds = seconds
 
-    async def render(self, media: MediaBytes, recipe: RenderRecipe) -> RenderedPicture:
-        """See RenderPool."""
+    async def render(self, scope: str, media: MediaBytes, recipe: RenderRecipe) -> RenderedPicture:
+        """See CachedRenderer."""
         await asyncio.sleep(self._seconds)
-        return await self._renderer.render(media, recipe)
+        return await self._renderer.render(scope, media, recipe)
 
-    async def verify(self, media: MediaBytes) -> None:
-        """See RenderPool."""
+    async def verify(self, scope: str, media: MediaBytes) -> None:
+        """See CachedRenderer."""
         await asyncio.sleep(self._seconds)
-        await self._renderer.verify(media)
+        await self._renderer.verify(scope, media)
 
-    async def scale(self, media: MediaBytes, size: Size, encoding: Encoding) -> MediaBytes:
-        """See RenderPool."""
+    async def scale(self, scope: str, media: MediaBytes, size: Size, encoding: Encoding) -> MediaBytes:
+        """See CachedRenderer."""
         await asyncio.sleep(self._seconds)
-        return await self._renderer.scale(media, size, encoding)
+        return await self._renderer.scale(scope, media, size, encoding)
 
 
 class DelayedEngine:
@@ -110,9 +110,9 @@ class DelayedEngine:
         """See Engine."""
         await self._engine.cancel(request_id)
 
-    async def purge(self, scope: str, key: str | None) -> PurgeReport:
+    async def purge(self, scope: str, origin: str | None) -> PurgeReport:
         """See Engine."""
-        return await self._engine.purge(scope, key)
+        return await self._engine.purge(scope, origin)
 
     async def stats(self) -> EngineStats:
         """See Engine."""

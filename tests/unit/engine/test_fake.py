@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
 
 import pytest
@@ -36,7 +37,7 @@ def request(
         id=name,
         scope="scope",
         prompt=TokenPrompt(tuple(range(num_ids))),
-        pictures=tuple(Picture(key=key, image_tokens=4, num_tiles=1) for key in keys),
+        pictures=tuple(Picture(key=key, image_tokens=4, num_tiles=1, origin=key) for key in keys),
         sampling=sampling or SamplingParams(),
         submitted_at=time.monotonic(),
     )
@@ -180,3 +181,13 @@ async def test_a_prompt_that_fills_the_context():
     engine = await started(max_model_len=10)
     with pytest.raises(ContextLengthExceeded):
         await answer(engine, request())
+
+
+async def test_a_request_that_began_before_a_deletion_keeps_nothing():
+    engine = await started()
+    late = dataclasses.replace(request(keys=("a",)), began_at=time.monotonic())
+    await engine.purge("scope", "a")
+    await answer(engine, late)
+    assert (await engine.reserve("r", ("a",))).leased == frozenset()
+    await answer(engine, dataclasses.replace(request(keys=("a",)), began_at=time.monotonic()))
+    assert (await engine.reserve("s", ("a",))).leased == {"a"}

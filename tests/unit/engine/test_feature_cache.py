@@ -9,7 +9,7 @@ def features(size_bytes: int = 10) -> Features:
 
 def whole(key: str) -> PictureUnits:
     """A picture that is one unit of the same name."""
-    return PictureUnits(key, (key,))
+    return PictureUnits(key, (key,), key)
 
 
 def put(cache: FeatureCache, request_id: str, key: str, size_bytes: int = 10, scope: str = "scope") -> Features:
@@ -148,7 +148,7 @@ def test_the_proven_step_back_when_they_are_too_many():
 
 def tiled(cache: FeatureCache, request_id: str, key: str, units: str) -> None:
     """Stores each unit unless it is there."""
-    holder = PictureUnits(key, tuple(units))
+    holder = PictureUnits(key, tuple(units), key)
     for unit in units:
         if cache.take(request_id, unit, holder) is None:
             cache.store(request_id, "scope", unit, features(), [holder])
@@ -190,8 +190,8 @@ def test_purging_a_picture_leaves_units_that_another_one_holds():
 
 def test_half_a_picture_can_be_purged():
     cache = FeatureCache(100)
-    cache.store("r", "scope", "x", features(), [PictureUnits("a", ("x", "y"))])
-    assert cache.purge("scope", "a") == 1
+    cache.store("r", "scope", "x", features(), [PictureUnits("a", ("x", "y"), "of a")])
+    assert cache.purge("scope", "of a") == 1
     assert cache.size_bytes == 0
 
 

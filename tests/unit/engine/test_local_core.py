@@ -6,6 +6,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from opsin.core.errors import Code
@@ -143,7 +144,7 @@ def picture(key: str, *, tiles: str | None = None, known: bool = False) -> Pictu
     """Every tile is 1x1 pixel, named by one character of ``tiles``, and has two tokens."""
     names = key if tiles is None else tiles
     pixels = b"".join(name.encode() * 3 for name in names)
-    return PictureData(key, 2 * len(names), None if known else Tiles(pixels, len(names), 1, 1))
+    return PictureData(key, 2 * len(names), None if known else Tiles(pixels, len(names), 1, 1), origin=key)
 
 
 def submit(name: str = "r", *pictures: PictureData, text: int = 3, **sampling: object) -> Submit:
@@ -296,6 +297,16 @@ def test_purge_reaches_features_that_are_not_computed_yet():
     assert bench.cache.reserve("later", ("a", "b")) == frozenset()
     assert bench.core.purge("scope", None) == 0
     assert bench.core.stats().cache_bytes == 0
+
+
+def test_what_was_purged_before_it_came_is_used_and_not_kept():
+    """Its request began before the deletion, and was rendered meanwhile."""
+    bench = Bench(prefix_bytes=100, max_model_len=100)
+    late, other = msgspec.structs.replace(picture("a"), keep=False), picture("b")
+    bench.core.submit(submit("r", late, other))
+    bench.only_end()
+    assert bench.cache.reserve("later", ("a", "b")) == {"b"}
+    assert bench.core.stats().prefix_cache_bytes == 0
 
 
 def test_purge_of_another_scope_leaves_a_request_alone():

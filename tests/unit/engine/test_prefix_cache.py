@@ -7,9 +7,7 @@ from opsin.engine.local.prefix_cache import Identity, Prefix, PrefixCache, commo
 
 
 def prefix(identity: Identity, scope: str = "scope", pictures: tuple[str, ...] = (), size_bytes: int = 10) -> Prefix:
-    return Prefix(
-        scope=scope, identity=identity, picture_keys=frozenset(pictures), value=object(), size_bytes=size_bytes
-    )
+    return Prefix(scope=scope, identity=identity, origins=frozenset(pictures), value=object(), size_bytes=size_bytes)
 
 
 def holding(*prefixes: Prefix, capacity_bytes: int = 30) -> PrefixCache:

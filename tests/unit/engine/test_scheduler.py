@@ -22,6 +22,7 @@ def sequence(name: str, *shapes: int, text: int = 3, whole_pictures: bool = Fals
         prompt_ids=(0,) * num_image + (1,) * text,
         image_positions=tuple(range(num_image)),
         picture_keys=tuple(f"{name}-{index}" for index in range(len(shapes))),
+        origins=("",) * len(shapes),
         units=tuple(
             Unit(f"{name}-{index}", index, 1.0, 2, Tiles(bytes(3 * side * side), 1, side, side))
             for index, side in enumerate(shapes)

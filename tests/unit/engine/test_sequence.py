@@ -24,6 +24,7 @@ def sequence(*, ignore_eos: bool = False, whole_pictures: bool = False) -> Seque
         prompt_ids=tuple(range(20)),
         image_positions=(2, 3, 5, 6, 10, 11, 12),
         picture_keys=("a", "b"),
+        origins=("of a", "of b"),
         units=units,
         sampling=SamplingParams(ignore_eos=ignore_eos),
         max_output_tokens=2,
@@ -67,7 +68,7 @@ def test_a_sequence_decodes_when_only_its_newest_token_is_left():
 def test_units_in_the_cached_prefix_are_not_missing():
     one = sequence()
     assert [unit.key for unit in one.missing()] == ["x", "y", "z"]
-    prefix = Prefix(scope="scope", identity=one.identity, picture_keys=frozenset(), value=None, size_bytes=1)
+    prefix = Prefix(scope="scope", identity=one.identity, origins=frozenset(), value=None, size_bytes=1)
     one.prefix = PrefixMatch(prefix, 6)
     assert [unit.key for unit in one.missing()] == ["y", "z"]
     one.prefix = PrefixMatch(prefix, 19)
@@ -134,8 +135,8 @@ def test_pixels_go_and_everything_else_stays():
 
 def test_who_holds_a_unit():
     one = sequence()
-    assert one.holders("y") == [PictureUnits("a", ("x", "y"))]
-    one.forget("a")
+    assert one.holders("y") == [PictureUnits("a", ("x", "y"), "of a")]
+    one.forget("of a")
     assert one.holders("y") == []
 
 
@@ -153,7 +154,7 @@ def test_forget_one_key_or_all():
     one = sequence()
     one.forget("unknown")
     assert (one.uncached_keys, one.keeps_prefix) == (set(), True)
-    one.forget("a")
+    one.forget("of a")
     assert (one.uncached_keys, one.keeps_prefix) == ({"a"}, False)
     one.forget(None)
     assert one.uncached_keys == {"a", "b"}

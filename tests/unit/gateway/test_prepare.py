@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from opsin.app import load_local_model
-from opsin.cache.keys import FeatureKeys
+from opsin.cache.keys import FeatureKeys, Scopes
 from opsin.core.conversation import UNBOUNDED, Conversation, Detail, MediaRef, Message, PixelBounds, TextPart
 from opsin.core.errors import ContextLengthExceeded, InvalidRequest
 from opsin.engine.api import TokenPrompt
@@ -35,14 +35,14 @@ class BlankRenderer:
 
     rendered: list[RenderRecipe] = field(default_factory=list[RenderRecipe])
 
-    async def render(self, media: MediaBytes, recipe: RenderRecipe) -> RenderedPicture:
+    async def render(self, scope: str, media: MediaBytes, recipe: RenderRecipe) -> RenderedPicture:
         self.rendered.append(recipe)
         return RenderedPicture(bytes(recipe.num_tiles * recipe.tile.area * 3), recipe.num_tiles, recipe.tile)
 
-    async def verify(self, media: MediaBytes) -> None:
+    async def verify(self, scope: str, media: MediaBytes) -> None:
         raise AssertionError("a TOKENS engine has its pictures rendered")
 
-    async def scale(self, media: MediaBytes, size: Size, encoding: Encoding) -> MediaBytes:
+    async def scale(self, scope: str, media: MediaBytes, size: Size, encoding: Encoding) -> MediaBytes:
         raise AssertionError("a TOKENS engine has its pictures rendered")
 
 
@@ -81,6 +81,7 @@ class Bench:
         preparer = TokenPreparer(
             fitter=fitter,
             keys=FeatureKeys(("demo",)),
+            scopes=Scopes(),
             engine=self.engine,
             renderer=self.renderer,
             builder=MODEL.builder,

@@ -105,10 +105,10 @@ async def test_noise_of_any_shape_is_within_the_answer(pool: RenderPool, size: t
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_nothing_is_enlarged(pool: RenderPool) -> None:
+async def test_nothing_is_enlarged_by_more_than_a_block(pool: RenderPool) -> None:
     media = inspect(encoded(scene(size=(8, 8)), "png"), CONFIG, "p")
     with pytest.raises(ValueError, match="enlarges"):
-        await pool.scale(media, Size(9, 1), PNG)
+        await pool.scale(media, Size(65, 1), PNG)
 
 
 @pytest.mark.asyncio(loop_scope="module")

@@ -18,6 +18,7 @@ from openai.types.chat import (
 )
 from openai.types.chat.chat_completion_assistant_message_param import ContentArrayOfContentPart
 from openai.types.chat.chat_completion_content_part_image_param import ImageURL
+from openai.types.chat.chat_completion_content_part_param import FileFile
 from openai.types.chat.completion_create_params import (
     CompletionCreateParamsNonStreaming,
     CompletionCreateParamsStreaming,
@@ -28,12 +29,15 @@ from opsin.protocol.fields import PART_TYPES, RULES, Fate, FieldRule, Place
 from opsin.protocol.request import (
     ChatCompletionRequest,
     ChatMessage,
+    FileContent,
     ImageContent,
     ImageUrl,
+    InputImageContent,
     ProcessorFields,
     ProcessorSize,
     StreamOptions,
     TextContent,
+    UploadedFile,
     parse_request,
 )
 from tests.corpus.bodies import content_body
@@ -42,7 +46,8 @@ MODELS = {
     Place.REQUEST: (ChatCompletionRequest,),
     Place.STREAM_OPTIONS: (StreamOptions,),
     Place.MESSAGE: (ChatMessage,),
-    Place.PART: (TextContent, ImageContent),
+    Place.PART: (TextContent, ImageContent, InputImageContent, FileContent),
+    Place.FILE: (UploadedFile,),
     Place.IMAGE_URL: (ImageUrl,),
     Place.PROCESSOR: (ProcessorFields,),
     Place.SIZE: (ProcessorSize,),
@@ -58,6 +63,7 @@ OPENAI = {
     ),
     Place.PART: (ChatCompletionContentPartTextParam, ChatCompletionContentPartImageParam),
     Place.IMAGE_URL: (ImageURL,),
+    Place.FILE: (FileFile,),
     Place.PROCESSOR: (),
     Place.SIZE: (),
 }
@@ -95,7 +101,12 @@ def _body(place: Place, fields: dict[str, Any]) -> bytes:
         return fields if here is place else {}
 
     image = {"url": "data:image/png;base64,AAAA", **at(Place.IMAGE_URL)}
-    parts = [{"type": "text", "text": "Hello."}, {"type": "image_url", "image_url": image, **at(Place.PART)}]
+    file = {"file_id": "file-1", **at(Place.FILE)}
+    parts = [
+        {"type": "text", "text": "Hello."},
+        {"type": "image_url", "image_url": image, **at(Place.PART)},
+        {"type": "file", "file": file},
+    ]
     message = {"role": "user", "content": parts, **at(Place.MESSAGE)}
     options = {"include_usage": True, **at(Place.STREAM_OPTIONS)}
     kwargs = {"size": {"longest_edge": 4096, **at(Place.SIZE)}, **at(Place.PROCESSOR)}
@@ -110,7 +121,7 @@ def _body(place: Place, fields: dict[str, Any]) -> bytes:
 
 
 def _param(rule: FieldRule) -> str:
-    part = "1" if rule.place in (Place.PART, Place.IMAGE_URL) else ""
+    part = {Place.PART: "1", Place.IMAGE_URL: "1", Place.FILE: "2"}.get(rule.place, "")
     return rule.path.replace("content[]", f"content.{part}").replace("messages[]", "messages.0")
 
 
@@ -134,7 +145,7 @@ def test_every_type_of_part_of_openai_has_a_fate() -> None:
     assert set(_literal_types(ChatCompletionContentPartParam, ContentArrayOfContentPart)) == {
         *("text", "image_url", "input_audio", "file", "refusal")
     }
-    assert {"input_audio", "file", "refusal"} <= PART_TYPES.keys()
+    assert {"input_audio", "refusal"} <= PART_TYPES.keys()
 
 
 def _literal_types(*unions: Any) -> Iterator[str]:
@@ -201,4 +212,4 @@ def test_a_type_of_part_that_nobody_knows_is_not_quoted(part: object) -> None:
         parse_request(content_body([part]))
     assert caught.value.code == "unsupported_content_part"
     assert "secret" not in caught.value.message
-    assert "'text' or 'image_url'" in caught.value.message
+    assert "'text', 'image_url', 'input_image' or 'file'" in caught.value.message

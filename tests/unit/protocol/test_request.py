@@ -59,8 +59,8 @@ ROLES = "'system', 'developer', 'user' or 'assistant'"
         (content_body([{"type": "text", "text": "x"}, {"type": "text"}]), "messages.0.content.1.text", "is missing"),
         (
             content_body([{"type": "image_url", "image_url": {"detail": "low"}}]),
-            "messages.0.content.0.image_url.url",
-            "",
+            "messages.0.content.0.image_url",
+            "must have either a URL or a file_id",
         ),
         (content_body([{"type": "video_url"}]), "messages.0.content.0", "a part of type 'video_url' is not supported"),
         (text_body(stop=[""]), "stop", "'stop' must not contain an empty string"),

@@ -7,6 +7,7 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
+from opsin.cache.tombstones import TOMBSTONE_TTL_S
 from opsin.core.errors import ConfigError
 from opsin.core.stages import Stage
 from opsin.engine.local.traits import TRAITS
@@ -78,6 +79,7 @@ class LocalEngineConfig(LocalOptions):
     image_mean: tuple[float, float, float]
     image_std: tuple[float, float, float]
     max_model_len: int = Field(gt=1)
+    tombstone_ttl_s: float = Field(default=TOMBSTONE_TTL_S, gt=0)
     delays: dict[Stage, Seconds] = Field(default_factory=dict[Stage, float])
     step_delay_s: Seconds = 0.0
     out_of_memory: dict[Stage, int] = Field(default_factory=dict[Stage, int])

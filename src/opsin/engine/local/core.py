@@ -84,12 +84,12 @@ class EngineCore:
             sequence.clock.charge(Stage.DECODE if sequence.output_ids else Stage.QUEUE)
             self._ended.append(_ended(sequence, "cancelled"))
 
-    def purge(self, scope: str, key: str | None) -> int:
+    def purge(self, scope: str, origin: str | None) -> int:
         """Erases what is kept of a picture, or of a scope; what requests of this moment hold goes with them."""
         for sequence in self._scheduler:
             if sequence.scope == scope:
-                sequence.forget(key)
-        return self._feature_cache.purge(scope, key) + self._prefix_cache.purge(scope, key)
+                sequence.forget(origin)
+        return self._feature_cache.purge(scope, origin) + self._prefix_cache.purge(scope, origin)
 
     def expire(self) -> None:
         """Erases what has been kept for too long."""
@@ -273,7 +273,7 @@ class EngineCore:
             Prefix(
                 scope=sequence.scope,
                 identity=identity,
-                picture_keys=frozenset(sequence.picture_keys),
+                origins=frozenset(sequence.origins),
                 value=saved.value,
                 size_bytes=saved.size_bytes,
             )
@@ -301,12 +301,16 @@ class EngineCore:
             prompt_ids=submit.prompt_ids,
             image_positions=self._image_positions(submit),
             picture_keys=tuple(picture.key for picture in submit.pictures),
+            origins=tuple(picture.origin for picture in submit.pictures),
             units=tuple(self._units(submit)),
             sampling=submit.sampling,
             max_output_tokens=min(room, submit.sampling.max_tokens or room),
             clock=StageClock(submit.submitted_at),
             whole_pictures=self._traits.whole_pictures,
         )
+        for picture in submit.pictures:
+            if not picture.keep:
+                sequence.forget(picture.origin)
         self._find_prefix(sequence)
         self._take_cached(sequence)
         return sequence

@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 
 import psutil
 
+from opsin.cache.tombstones import Tombstones
 from opsin.core.errors import Code, EngineError, OpsinError
 from opsin.core.stages import Stage
 from opsin.engine.api import (
@@ -73,6 +74,7 @@ class LocalEngine:
         self._streams: dict[str, asyncio.Queue[_Event]] = {}
         self._replies: dict[int, asyncio.Future[Reserved | Purged]] = {}
         self._serials = itertools.count()
+        self._tombstones = Tombstones(config.tombstone_ttl_s)
         self._core_stats = CoreStats()
         self._crashes = CrashHistory()
         self._closed = False
@@ -155,11 +157,12 @@ class LocalEngine:
         if events is not None:
             events.put_nowait(EngineError("the request was cancelled", code=Code.REQUEST_CANCELLED))
 
-    async def purge(self, scope: str, key: str | None) -> PurgeReport:
+    async def purge(self, scope: str, origin: str | None) -> PurgeReport:
         """See Engine. Waits for the current step; features in use are gone when their requests end."""
+        self._tombstones.bury(scope, origin)
         serial = next(self._serials)
         try:
-            reply = await self._ask(serial, Purge(serial, scope, key))
+            reply = await self._ask(serial, Purge(serial, scope, origin))
         except EngineError:
             # Features live only in the worker's memory: no worker, no features.
             return PurgeReport({FEATURE_TIER: PurgeOutcome.NONE})
@@ -263,7 +266,7 @@ class LocalEngine:
         worker = self._running_worker()
         if request.id in self._streams:
             raise EngineError("a request with this id is running", code=Code.ENGINE_DUPLICATE_ID)
-        message = _to_submit(request)
+        message = _to_submit(request, self._tombstones)
         events: asyncio.Queue[_Event] = asyncio.Queue()
         worker.send(message)
         self._streams[request.id] = events
@@ -307,23 +310,29 @@ class LocalEngine:
                 reply.set_exception(EngineError(error.message, code=error.code))
 
 
-def _to_submit(request: GenerationRequest) -> Submit:
+def _to_submit(request: GenerationRequest, tombstones: Tombstones) -> Submit:
+    """Between the look at the tombstones and the message nothing waits, so that a later purge comes behind it."""
     assert isinstance(request.prompt, TokenPrompt), "the local engine reads token ids"
     return Submit(
         request_id=request.id,
         scope=request.scope,
         prompt_ids=request.prompt.ids,
-        pictures=tuple(_to_picture(picture) for picture in request.pictures),
+        pictures=tuple(
+            _to_picture(picture, keep=not tombstones.covers(request.scope, picture.origin, request.since))
+            for picture in request.pictures
+        ),
         sampling=request.sampling,
         submitted_at=request.submitted_at,
     )
 
 
-def _to_picture(picture: Picture) -> PictureData:
+def _to_picture(picture: Picture, *, keep: bool) -> PictureData:
     rendered = picture.rendered
     assert picture.image_tokens is not None, "a TOKENS engine gets counted pictures"
     tiles = rendered and Tiles(rendered.pixels, rendered.num_tiles, rendered.tile.width, rendered.tile.height)
-    return PictureData(key=picture.key, image_tokens=picture.image_tokens, tiles=tiles)
+    return PictureData(
+        key=picture.key, image_tokens=picture.image_tokens, tiles=tiles, origin=picture.origin, keep=keep
+    )
 
 
 def _finished(ended: Ended, text: TextStream) -> Finished:

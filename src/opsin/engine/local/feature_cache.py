@@ -38,10 +38,14 @@ class Features:
 
 @dataclass(frozen=True, slots=True)
 class PictureUnits:
-    """A picture by its key, and the keys of its units in order; the same unit may stand there twice."""
+    """A picture by its key, and the keys of its units in order; the same unit may stand there twice.
+
+    ``origin`` is what it was made of; several pictures can have one.
+    """
 
     key: str
     unit_keys: tuple[str, ...]
+    origin: str = ""
 
 
 @dataclass(slots=True)
@@ -144,11 +148,14 @@ class FeatureCache:
             for entry in leases.entries.values() if leases else ():
                 entry.num_leases -= 1
 
-    def purge(self, scope: str, picture_key: str | None) -> int:
-        """Forgets one picture of a scope or all of them; returns how many there were."""
+    def purge(self, scope: str, origin: str | None) -> int:
+        """Forgets the pictures of one origin in a scope, or all of the scope; returns how many there were."""
         with self._lock:
-            keys = tuple(self._pictures) if picture_key is None else (picture_key,)
-            doomed = [key for key in keys if key in self._pictures and self._pictures[key].scope == scope]
+            doomed = [
+                key
+                for key, picture in self._pictures.items()
+                if picture.scope == scope and origin in (None, picture.units.origin)
+            ]
             for key in doomed:
                 self._forget_picture(key)
             return len(doomed)

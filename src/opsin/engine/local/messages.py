@@ -47,11 +47,13 @@ class Tiles(msgspec.Struct, frozen=True):
 
 
 class PictureData(msgspec.Struct, frozen=True):
-    """One picture of a request; ``tiles`` is None when its features were leased."""
+    """One picture of a request; ``tiles`` is None when its features were leased. Unless ``keep`` nothing of it is."""
 
     key: str
     image_tokens: int
     tiles: Tiles | None
+    origin: str = ""
+    keep: bool = True
 
 
 class Submit(msgspec.Struct, tag=True, frozen=True):
@@ -72,11 +74,11 @@ class Cancel(msgspec.Struct, tag=True, frozen=True):
 
 
 class Purge(msgspec.Struct, tag=True, frozen=True):
-    """Erase the features of one key of a scope, or of the whole scope."""
+    """Erase what is kept of one picture of a scope, or of the whole scope."""
 
     serial: int
     scope: str
-    key: str | None
+    origin: str | None
 
 
 class Shutdown(msgspec.Struct, tag=True, frozen=True):

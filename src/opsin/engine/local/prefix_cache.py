@@ -16,11 +16,11 @@ Identity = tuple[int | tuple[str, int], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Prefix:
-    """Keys and values of ``identity``; ``value`` belongs to the runner. ``picture_keys`` are what it saw."""
+    """Keys and values of ``identity``; ``value`` belongs to the runner. ``origins`` are of the pictures that it saw."""
 
     scope: str
     identity: Identity
-    picture_keys: frozenset[str]
+    origins: frozenset[str]
     value: object
     size_bytes: int
 
@@ -81,9 +81,9 @@ class PrefixCache:
         self._prefixes[prefix] = self._now()
         self.size_bytes += prefix.size_bytes
 
-    def purge(self, scope: str, picture_key: str | None) -> int:
+    def purge(self, scope: str, origin: str | None) -> int:
         """Forgets what saw a picture, or all of a scope; returns how many."""
-        return self._drop(lambda old: old.scope == scope and (picture_key is None or picture_key in old.picture_keys))
+        return self._drop(lambda old: old.scope == scope and (origin is None or origin in old.origins))
 
     def expire(self) -> None:
         """Forgets what is too old."""

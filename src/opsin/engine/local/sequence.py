@@ -73,6 +73,7 @@ class Sequence:
     prompt_ids: tuple[int, ...]
     image_positions: tuple[int, ...]
     picture_keys: tuple[str, ...]
+    origins: tuple[str, ...]
     units: tuple[Unit, ...]
     sampling: SamplingParams
     max_output_tokens: int
@@ -146,8 +147,8 @@ class Sequence:
     @cached_property
     def _pictures(self) -> tuple[PictureUnits, ...]:
         return tuple(
-            PictureUnits(key, tuple(unit.key for unit in self.units if unit.picture == index))
-            for index, key in enumerate(self.picture_keys)
+            PictureUnits(key, tuple(unit.key for unit in self.units if unit.picture == index), origin)
+            for index, (key, origin) in enumerate(zip(self.picture_keys, self.origins, strict=True))
         )
 
     def ids(self, start: int, stop: int) -> tuple[int, ...]:
@@ -201,11 +202,12 @@ class Sequence:
         around = self._whole_picture_around(position)
         return around.stop if around else position
 
-    def forget(self, key: str | None) -> None:
-        """Keeps picture ``key`` (None: all of this request) out of the caches from now on."""
-        forgotten = {picture for picture in self.picture_keys if key in (None, picture)}
+    def forget(self, origin: str | None) -> None:
+        """Keeps pictures of an origin (None: all of this request) out of the caches from now on."""
+        made = zip(self.picture_keys, self.origins, strict=True)
+        forgotten = {key for key, made_of in made if origin in (None, made_of)}
         self.uncached_keys |= forgotten
-        self.keeps_prefix = self.keeps_prefix and key is not None and not forgotten
+        self.keeps_prefix = self.keeps_prefix and origin is not None and not forgotten
 
     def drop_pixels(self) -> None:
         """Every unit has been encoded, or is not needed."""

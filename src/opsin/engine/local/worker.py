@@ -193,7 +193,7 @@ class Worker:
             case Cancel():
                 core.cancel(message.request_id)
             case Purge():
-                erased = core.purge(message.scope, message.key)
+                erased = core.purge(message.scope, message.origin)
                 self._channel.send(Purged(message.serial, erased, core.stats()))
             case Shutdown():
                 return False

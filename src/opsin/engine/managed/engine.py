@@ -122,9 +122,9 @@ class ManagedEngine:
         if self._life is not None:
             await self._life.upstream.cancel(request_id)
 
-    async def purge(self, scope: str, key: str | None) -> PurgeReport:
+    async def purge(self, scope: str, origin: str | None) -> PurgeReport:
         """See Engine."""
-        return await self._running().upstream.purge(scope, key)
+        return await self._running().upstream.purge(scope, origin)
 
     async def stats(self) -> EngineStats:
         """Requests of the upstream, memory of the program."""

@@ -168,9 +168,9 @@ class ReplicatedEngine:
         if replica is not None:
             await replica.engine.cancel(request_id)
 
-    async def purge(self, scope: str, key: str | None) -> PurgeReport:
+    async def purge(self, scope: str, origin: str | None) -> PurgeReport:
         """Everywhere; of each tier the worst outcome."""
-        reports = await together(replica.engine.purge(scope, key) for replica in self._all())
+        reports = await together(replica.engine.purge(scope, origin) for replica in self._all())
         outcomes = {(tier, outcome) for report in reports for tier, outcome in report.tiers.items()}
         tiers = {tier for tier, _ in outcomes}
         return PurgeReport({tier: next(one for one in _WORST_FIRST if (tier, one) in outcomes) for tier in tiers})

@@ -155,7 +155,7 @@ class UpstreamEngine:
         if call is not None:
             call.cancel()
 
-    async def purge(self, scope: str, key: str | None) -> PurgeReport:
+    async def purge(self, scope: str, origin: str | None) -> PurgeReport:
         """The upstream's caches cannot be erased from here; nobody will ask for what is there by these names."""
         self._known.clear()
         return PurgeReport({"upstream": PurgeOutcome.UNREACHABLE})

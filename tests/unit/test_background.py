@@ -11,8 +11,8 @@ from functools import partial
 
 import pytest
 
+from opsin.background import BackgroundLoop, Work
 from opsin.core.errors import EngineError
-from opsin.llm.background import BackgroundLoop, Work
 
 
 async def nothing() -> None:

@@ -1,0 +1,300 @@
+"""Uploaded files as the official client sees them, and deletion that reaches every place, other gateways included."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import io
+import tempfile
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from PIL import Image
+
+from opsin.core.erasure import PurgeOutcome
+from opsin.media import data_url
+from opsin.testing.scripted_upstream import ScriptedUpstream
+from opsin.testing.scripted_upstream import serve as scripted
+from tests.integration.gateways import Served, gateway
+from tests.redis_server import PROGRAM, RedisServer, redis_server
+
+SECRET = "a secret of at least sixteen characters"
+AS_FORM: Any = {"headers": {"content-type": "multipart/form-data"}}
+PATIENT = {"redis_timeout_s": 20.0}
+
+
+def png(red: int) -> bytes:
+    buffer = io.BytesIO()
+    Image.new("RGB", (16, 16), (red, 2, 3)).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def client_of(served: Served, key: str = "any") -> openai.AsyncOpenAI:
+    return openai.AsyncOpenAI(base_url=f"{served.url}/v1", api_key=key, max_retries=0)
+
+
+@asynccontextmanager
+async def asked(**flags: Any) -> AsyncGenerator[tuple[Served, openai.AsyncOpenAI]]:
+    async with gateway(media={"render_workers": 1}, **flags) as served, client_of(served) as client:
+        yield served, client
+
+
+async def ask(client: openai.AsyncOpenAI, part: Any) -> str | None:
+    answer = await client.chat.completions.create(model="fake", messages=[{"role": "user", "content": [part]}])
+    return answer.choices[0].message.content
+
+
+async def delete(served: Served, path: str) -> dict[str, Any]:
+    async with served.http.delete(served.url + path) as response:
+        assert response.status == 200
+        return await response.json()
+
+
+def lookups(served: Served, outcome: str, tier: str = "memory", kind: str = "verified") -> float:
+    registry = served.application.gateway.metrics.registry
+    labels = {"outcome": outcome, "tier": tier, "kind": kind}
+    return registry.get_sample_value("opsin_cache_lookups_total", labels) or 0.0
+
+
+@pytest.fixture(scope="module")
+def redis() -> Iterator[RedisServer]:
+    if PROGRAM is None:
+        pytest.skip("redis-server is not installed")
+    with redis_server() as server:
+        yield server
+
+
+async def test_a_file_from_its_upload_to_its_end() -> None:
+    data = png(1)
+    async with asked() as (_, client):
+        file = await client.files.create(file=("a/b.png", data), purpose="vision")
+        assert (file.bytes, file.filename, file.purpose, file.status) == (len(data), "b.png", "vision", "processed")
+        assert file.model_extra == {"sha256": sha256(data)}
+        assert [one.id async for one in client.files.list()] == [file.id]
+        assert await client.files.retrieve(file.id) == file
+        assert (await client.files.content(file.id)).content == data
+        shapes = (
+            {"type": "image_url", "image_url": {"file_id": file.id}},
+            {"type": "input_image", "file_id": file.id, "detail": "low"},
+            {"type": "file", "file": {"file_id": file.id}},
+            {"type": "image_url", "image_url": {"url": f"sha256:{sha256(data)}"}},
+        )
+        for part in shapes:
+            assert await ask(client, part)
+        gone = await client.files.delete(file.id)
+        assert (gone.id, gone.deleted) == (file.id, True)
+        for part in shapes:
+            with pytest.raises(openai.NotFoundError) as caught:
+                await ask(client, part)
+            assert caught.value.code == "file_not_found"
+            assert str(caught.value.param).startswith("messages.0.content.0.")
+        with pytest.raises(openai.NotFoundError):
+            await client.files.retrieve(file.id)
+        assert [one async for one in client.files.list()] == []
+
+
+async def test_a_file_of_another_tenant_is_none() -> None:
+    async with asked() as (served, client):
+        file = await client.files.create(file=("p.png", png(2)), purpose="vision")
+        scopes, shelf = served.application.gateway.scopes, served.application.gateway.eraser.files
+        other = scopes.of("somebody else")
+        assert await shelf.all(other) == []
+        for lookup in (shelf.get(other, file.id), shelf.picture(other, sha256(png(2)))):
+            with pytest.raises(Exception, match="no") as caught:
+                await lookup
+            assert getattr(caught.value, "code", None) == "file_not_found"
+
+
+@pytest.mark.parametrize(
+    ("form", "status", "code"),
+    [
+        ({"file": ("p.png", b"no picture"), "purpose": (None, "vision")}, 415, "unsupported_image_format"),
+        ({"file": ("p.png", png(3)[:-20]), "purpose": (None, "vision")}, 422, None),
+        ({"file": ("p.png", png(3)), "purpose": (None, "assistants")}, 400, "invalid_upload"),
+        ({"purpose": (None, "vision")}, 400, "invalid_upload"),
+        ({"file": ("p.png", png(3) + bytes(3000)), "purpose": (None, "vision")}, 413, None),
+    ],
+)
+async def test_an_upload_that_is_none(form: Any, status: int, code: str | None) -> None:
+    limits = {"max_image_bytes": 2000, "render_workers": 1}
+    async with gateway(media=limits) as served, client_of(served) as client:
+        with pytest.raises(openai.APIStatusError) as caught:
+            await client.post("/files", cast_to=object, files=form, options=AS_FORM)
+        assert caught.value.status_code == status
+        assert code in (None, caught.value.code)
+        assert [one async for one in client.files.list()] == []
+
+
+async def test_a_full_tenant_is_refused_and_keeps_what_it_has() -> None:
+    async with asked(cache={"max_file_bytes_per_tenant": 300}) as (_, client):
+        first = await client.files.create(file=("1.png", png(4)), purpose="vision")
+        with pytest.raises(openai.APIStatusError) as caught:
+            for red in range(5, 12):
+                await client.files.create(file=("2.png", png(red)), purpose="vision")
+        assert (caught.value.status_code, caught.value.code) == (413, "file_quota_exceeded")
+        assert (await client.files.content(first.id)).content == png(4)
+
+
+async def test_two_files_of_one_picture_end_one_by_one() -> None:
+    async with asked() as (_, client):
+        one, two = [await client.files.create(file=("p.png", png(5)), purpose="vision") for _ in range(2)]
+        await client.files.delete(one.id)
+        assert (await client.files.content(two.id)).content == png(5)
+        await client.files.delete(two.id)
+        with pytest.raises(openai.NotFoundError):
+            await ask(client, {"type": "image_url", "image_url": {"url": f"sha256:{sha256(png(5))}"}})
+
+
+async def test_hit_before_and_miss_after_and_nothing_left_anywhere(tmp_path: Path, redis: RedisServer) -> None:
+    data = png(6)
+    cache = {"dir": str(tmp_path), "url": redis.url, "secret": SECRET, **PATIENT}
+    async with asked(cache=cache) as (served, client):
+        file = await client.files.create(file=("p.png", data), purpose="vision")
+        part = {"type": "image_url", "image_url": {"file_id": file.id}}
+        await ask(client, part)
+        await served.application.caches.store.written()
+        assert lookups(served, "hit") == 1
+        remains = remains_of(data, tmp_path, redis)
+        assert remains, "the scan has to find it while it is there"
+        answer = await delete(served, f"/v1/media/{sha256(data)}")
+        assert answer["tiers"] == {
+            "memory": "erased", "disk": "erased", "redis": "erased", "files": "erased", "features": "none",
+            "replicas": "none",
+        }  # fmt: skip
+        assert answer["deleted"] is True
+        assert remains_of(data, tmp_path, redis) == []
+        with pytest.raises(openai.NotFoundError):
+            await ask(client, part)
+        again = await delete(served, f"/v1/media/{sha256(data)}")
+        assert set(again["tiers"].values()) == {"none"}
+
+
+def remains_of(data: bytes, folder: Path, redis: RedisServer) -> list[str]:
+    """Every place on the disk and in Redis that holds a picture's bytes, its digest, or a sealed value."""
+    needles = (data, sha256(data).encode(), hashlib.sha256(data).digest())
+    found = [str(path) for path in folder.rglob("*") if path.is_file() and path.parent.parent.parent.name == "values"]
+    with redis.client() as client:
+        keys: list[bytes] = list(client.scan_iter())  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType] its stub has none
+        for key in keys:
+            dumped = b"\n".join([key, *values_of(client, key)])
+            if any(needle in dumped for needle in needles):
+                found.append(key.decode())
+    return found
+
+
+def values_of(client: Any, key: bytes) -> Iterator[bytes]:
+    match client.type(key):
+        case b"hash":
+            yield from (part for pair in client.hgetall(key).items() for part in pair)
+        case b"zset":
+            yield from client.zrange(key, 0, -1)
+        case b"stream":
+            yield from (part for _, words in client.xrange(key) for pair in words.items() for part in pair)
+        case _:
+            yield client.get(key)
+
+
+async def test_what_one_gateway_deletes_while_another_is_cut_off_is_gone_there_when_it_is_back(
+    redis: RedisServer,
+) -> None:
+    data, path = png(7), f"/v1/media/{sha256(png(7))}"
+    shared = {"secret": SECRET, **PATIENT}
+    with tempfile.TemporaryDirectory(prefix="cable-") as folder:
+        cable = Cable(redis.url, Path(folder) / "cable.sock")
+        await cable.mend()
+        async with (
+            asked(cache={"url": redis.url, **shared}) as (one, client),
+            asked(cache={"url": cable.url, **shared}) as (two, other),
+        ):
+            await found_in_memory(one, client, data)
+            await found_in_memory(two, other, data)
+            assert await found_in_memory(two, other, data)
+            await until_replicas(redis, 2)
+            await cable.cut()
+            answer = await delete(one, path)
+            assert (answer["tiers"]["replicas"], answer["deleted"]) == ("unreachable", False)
+            assert await found_in_memory(two, other, data), "it does not know yet"
+            await cable.mend()
+            async with asyncio.timeout(60):
+                while await found_in_memory(two, other, data):  # noqa: ASYNC110 - nobody is told
+                    await asyncio.sleep(0.05)
+            assert not await found_in_memory(two, other, data), "a tombstone keeps it out"
+            assert (await delete(one, path))["tiers"]["replicas"] == "erased"
+        await cable.cut()
+
+
+async def until_replicas(redis: RedisServer, count: int) -> None:
+    with redis.client() as client:
+        async with asyncio.timeout(60):
+            while client.hlen("opsin:replicas") != count:  # noqa: ASYNC110 - nobody is told
+                await asyncio.sleep(0.02)
+
+
+class Cable:
+    """Between one gateway and Redis; can be cut and mended."""
+
+    def __init__(self, to: str, at: Path) -> None:
+        self.url = f"unix://{at}"
+        self._to, self._at = to.removeprefix("unix://"), at
+        self._server: asyncio.Server | None = None
+        self._writers: list[asyncio.StreamWriter] = []
+
+    async def mend(self) -> None:
+        self._server = await asyncio.start_unix_server(self._connected, str(self._at))
+
+    async def cut(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        self._at.unlink(missing_ok=True)
+        for writer in self._writers:
+            writer.close()
+        self._writers.clear()
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        answers, questions = await asyncio.open_unix_connection(self._to)
+        self._writers += [writer, questions]
+        await asyncio.gather(_pass_on(reader, questions), _pass_on(answers, writer), return_exceptions=True)
+
+
+async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(2**16):
+        writer.write(data)
+    writer.close()
+
+
+async def found_in_memory(served: Served, client: openai.AsyncOpenAI, data: bytes) -> bool:
+    """By its metric."""
+    before = lookups(served, "hit")
+    await ask(client, {"type": "image_url", "image_url": {"url": data_url.write("image/png", data)}})
+    return lookups(served, "hit") > before
+
+
+async def test_an_upstream_that_keeps_what_it_cannot_delete_gets_another_salt() -> None:
+    async with scripted(ScriptedUpstream()) as url, asked(upstream={"url": url}, engine="upstream") as (served, _):
+        scopes = served.application.gateway.scopes
+        scope = scopes.of("anonymous")
+        before = scopes.salted(scope)
+        answer = await delete(served, f"/v1/media/{'0' * 64}")
+        assert (answer["tiers"]["upstream"], answer["deleted"]) == (PurgeOutcome.UNREACHABLE, True)
+        assert scopes.salted(scope) != before
+        assert scopes.salted(scopes.of("somebody else")) == scopes.salted(scopes.of("somebody else"))
+
+
+async def test_an_admin_deletes_all_of_a_tenant() -> None:
+    async with asked() as (served, client):
+        files = [await client.files.create(file=("p.png", png(red)), purpose="vision") for red in (8, 9)]
+        answer = await delete(served, "/v1/tenants/anonymous/media")
+        assert (answer["tiers"]["files"], answer["tenant"]) == ("erased", "anonymous")
+        for file in files:
+            with pytest.raises(openai.NotFoundError):
+                await client.files.retrieve(file.id)
+        await client.files.create(file=("p.png", png(8)), purpose="vision")
+        assert len([one async for one in client.files.list()]) == 1

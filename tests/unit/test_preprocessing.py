@@ -1,0 +1,73 @@
+"""Beside the code of the second seed: the same pixels in the same bytes, from a sandbox, and kept."""
+
+from __future__ import annotations
+
+import base64
+import io
+
+import pytest
+from PIL import Image
+
+from opsin import ImagePreprocessor
+from opsin.cli.main import main
+from opsin.core.errors import ConfigError, MediaError
+from opsin.preprocessing import Fitting
+from opsin.vision.size import Size
+
+
+def picture(width: int, height: int) -> bytes:
+    buffer = io.BytesIO()
+    Image.radial_gradient("L").resize((width, height)).convert("RGB").save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def of_the_seed(data: bytes, max_size: int = 2048, min_size: int = 28) -> str:
+    """As it stands there, without its cache."""
+    image = Image.open(io.BytesIO(data)).convert("RGB")
+    w, h = image.size
+    if max(w, h) > max_size:
+        ratio = max_size / max(w, h)
+        w, h = int(w * ratio), int(h * ratio)
+    w = max(min_size, (w // 28) * 28)
+    h = max(min_size, (h // 28) * 28)
+    buffer = io.BytesIO()
+    image.resize((w, h), Image.Resampling.LANCZOS).save(buffer, format="JPEG", quality=85)
+    return base64.b64encode(buffer.getvalue()).decode("utf-8")
+
+
+def test_the_same_as_the_seeds_and_a_second_time_from_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAX_IMAGE_SIZE", "300")
+    with ImagePreprocessor() as preprocessor:
+        for size in ((640, 480), (100, 50), (20, 90)):
+            assert preprocessor.process(picture(*size)) == of_the_seed(picture(*size), max_size=300)
+            assert preprocessor.process(picture(*size)) == of_the_seed(picture(*size), max_size=300)
+        with pytest.raises(MediaError):
+            preprocessor.process(b"no picture")
+
+
+def test_sides_are_multiples_of_the_models_own_blocks() -> None:
+    assert Fitting(2048, 28).fit(Size(4000, 3000)) == Size(2044, 1512)
+    assert Fitting(1024, 32, block=32).fit(Size(1000, 33)) == Size(992, 32)
+    assert Fitting(2048, 28).fit(Size(5, 5)) == Size(28, 28)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("MAX_IMAGE_SIZE", "0"), ("MAX_IMAGE_SIZE", "wide"), ("OUTPUT_FORMAT", "xml")]
+)
+def test_a_wrong_environment_is_named(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match=name):
+        ImagePreprocessor()
+
+
+def test_the_command_prints_base64_and_names_what_is_no_picture(
+    tmp_path: object, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(str(tmp_path))
+    for name, data in (("a.png", picture(60, 60)), ("b.png", b"no picture")):
+        with open(name, "wb") as file:  # noqa: PTH123 - in the working directory
+            file.write(data)
+    assert main(["preprocess", "a.png", "b.png", "--base64"]) == 1
+    told = capsys.readouterr()
+    assert told.out == of_the_seed(picture(60, 60)) + "\n"
+    assert "b.png" in told.err
