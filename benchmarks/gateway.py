@@ -123,12 +123,15 @@ class Bodies:
 @functools.cache
 def photo_of(num_bytes: int) -> bytes:
     """A JPEG of about so many bytes, with the statistics of a photo: 4 by 3, quality 85."""
-    maker, pixels = PhotoMaker(0), num_bytes / 0.33
-    for _ in range(2):
-        height = round((pixels * 3 / 4) ** 0.5)
-        buffer = io.BytesIO()
-        maker.draw(0, height * 4 // 3, height).save(buffer, "JPEG", quality=85)
-        pixels *= num_bytes / buffer.tell()
+    maker, bytes_per_pixel = PhotoMaker(0), 0.33
+    small = _jpeg(maker, num_bytes / bytes_per_pixel)
+    return _jpeg(maker, num_bytes / bytes_per_pixel * num_bytes / len(small))
+
+
+def _jpeg(maker: PhotoMaker, num_pixels: float) -> bytes:
+    height = round((num_pixels * 3 / 4) ** 0.5)
+    buffer = io.BytesIO()
+    maker.draw(0, height * 4 // 3, height).save(buffer, "JPEG", quality=85)
     return buffer.getvalue()
 
 

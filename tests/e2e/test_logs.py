@@ -130,7 +130,7 @@ def _bytes_written(server: ServerProcess) -> int:
 
 async def test_good_and_bad_requests(seen: Seen, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """Nothing of them is in the log, and nothing of anything on disk: no file is written unless it is configured."""
-    places = dict.fromkeys(("HOME", "TMPDIR", "XDG_CACHE_HOME"), str(tmp_path))
+    places = {name: str(tmp_path) for name in ("HOME", "TMPDIR", "XDG_CACHE_HOME")}
     with ServerProcess("--log-level", "debug", "--api-key", KEY, environment=places) as server:
         url = server.until_ready()
         written_before = _bytes_written(server)

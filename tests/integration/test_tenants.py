@@ -68,7 +68,7 @@ async def ask(served: Served, key: str, *pictures: bytes, **body: Any) -> Answer
     headers = {"authorization": f"Bearer {key}"}
     async with served.http.post(f"{served.url}/v1/chat/completions", json=fields, headers=headers) as response:
         headers = {name.lower(): value for name, value in response.headers.items()}
-        told = await response.json() if response.content_type == "application/json" else {}
+        told: dict[str, Any] = await response.json() if response.content_type == "application/json" else {}
         return Answer(response.status, told.get("error", {}).get("code"), headers)
 
 

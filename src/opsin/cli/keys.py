@@ -26,11 +26,18 @@ _WHERE = Group(
     "where keys are kept; stated once in opsin.toml, no command needs it",
     (Flag("gateway.api_keys_file"), Flag("gateway.api_keys_in_redis"), Flag("redis_url")),
 )
+_EXAMPLES = """\
+opsin keys create acme --api-keys-file keys.jsonl --expires 90d --image-tokens-per-minute 100000
+opsin keys create ops --api-keys-file keys.jsonl --admin
+opsin keys list --api-keys-file keys.jsonl
+opsin serve --api-keys-file keys.jsonl"""
 _UNITS_S = {"m": 60, "h": 3600, "d": 86400}
 
 
 def add(command: argparse.ArgumentParser) -> None:
     """Its three commands."""
+    command.formatter_class = argparse.RawDescriptionHelpFormatter
+    command.epilog = _EXAMPLES
     commands = command.add_subparsers(dest="_what", required=True, metavar="COMMAND")
     create = _command(commands.add_parser("create", help="make a key and print it, once"), "TENANT")
     create.add_argument("_tenant", metavar="TENANT", help="whose key it is; all keys of a tenant see the same data")

@@ -39,9 +39,12 @@ def parse(url: str, param: str, max_bytes: int) -> bytes:
     """
     start = payload_start(url, param)
     try:
-        payload = url[start:].encode("ascii").translate(None, _WHITESPACE)
+        payload = url[start:].encode("ascii")
     except UnicodeEncodeError:
         raise _not_base64(url, start, param) from None
+    if len(payload) * 3 // 4 <= max_bytes and (decoded := _strictly(payload)) is not None:
+        return decoded
+    payload = payload.translate(None, _WHITESPACE)
     digits = payload.rstrip(b"=")
     size = len(digits) * 3 // 4
     if size > max_bytes:
@@ -53,6 +56,15 @@ def parse(url: str, param: str, max_bytes: int) -> bytes:
         return pybase64.b64decode(digits + b"=" * padding, validate=True)
     except binascii.Error:
         raise _not_base64(url, start, param) from None
+
+
+def _strictly(payload: bytes) -> bytes | None:
+    """As nearly every client writes it, without white space and with all of its padding: looking for white space
+    takes ten times as long as decoding. None for what has to be looked at."""
+    try:
+        return pybase64.b64decode(payload, validate=True)
+    except binascii.Error:
+        return None
 
 
 def media_type(url: str) -> str:

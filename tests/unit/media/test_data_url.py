@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opsin.core.errors import InvalidDataUrl, MediaTooLarge
+from opsin.core.errors import InvalidDataUrl, MediaError, MediaTooLarge
 from opsin.media.data_url import media_type, parse, write
 
 DATA = bytes(range(256))
@@ -149,3 +149,16 @@ def test_the_search_for_the_offset_is_linear(payload: str) -> None:
     with pytest.raises(InvalidDataUrl):
         parsed("data:;base64," + payload, max_bytes=10**9)
     assert time.process_time() - start < 1.0
+
+
+@given(st.text("AQg5+/-_= \n\té", max_size=16), st.integers(0, 12))
+def test_what_is_decoded_at_once_is_what_is_decoded_with_care(payload: str, max_bytes: int) -> None:
+    """A space at the end means nothing, and takes the long way."""
+
+    def outcome(text: str) -> bytes | type[MediaError]:
+        try:
+            return parse(f"data:image/png;base64,{text}", "p", max_bytes)
+        except MediaError as error:
+            return type(error)
+
+    assert outcome(payload) == outcome(payload + " ")

@@ -13,7 +13,7 @@ from opsin.tenants.secret import read_or_make_secret
 def test_it_is_made_once_and_stays(tmp_path: Path) -> None:
     path = tmp_path / "secret"
     with ThreadPoolExecutor(8) as pool:
-        secrets = set(pool.map(lambda _: read_or_make_secret(path), range(16)))
+        secrets = set(pool.map(read_or_make_secret, [path] * 16))
     assert len(secrets) == 1, "of servers that start at once, one makes it"
     assert {len(secret) for secret in secrets} == {32}
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
