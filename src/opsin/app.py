@@ -21,6 +21,7 @@ from opsin.engine.local.config import ENGINE_STAGES, LocalEngineConfig
 from opsin.engine.local.engine import LocalEngine
 from opsin.engine.managed.engine import ManagedEngine
 from opsin.engine.replicas.engine import ReplicatedEngine
+from opsin.engine.triton.engine import TritonEngine
 from opsin.engine.upstream.config import UpstreamConfig
 from opsin.engine.upstream.engine import UpstreamEngine
 from opsin.gateway.admission import Admission
@@ -54,7 +55,7 @@ from opsin.telemetry.logs import fields
 from opsin.telemetry.metrics import Metrics
 from opsin.tenants.lanes import Lanes
 from opsin.testing.delays import DelayedEngine, DelayedLoader, DelayedRenderer
-from opsin.upstream_model import CountedModel, context_length, found_model, stated_model, tell
+from opsin.upstream_model import CountedModel, context_length, found_model, stated_model, tell, written_model
 from opsin.vision.bounds import configured
 from opsin.vision.estimate import estimated
 from opsin.vision.plan import Family, NativeFamily
@@ -356,6 +357,11 @@ def _origin(settings: Settings) -> _Origin:
             upstream = settings.upstream
             servers, draining = tuple(upstream.servers), upstream.draining
             return _Origin(settings, ReplicatedEngine(_maker(upstream), servers, settings.routing, draining=draining))
+        case EngineKind.TRITON:
+            if settings.upstream is None:
+                raise ConfigError("engine 'triton' needs --upstream grpc://HOST:PORT")
+            model = written_model(settings)
+            return _Origin(settings, TritonEngine(settings.upstream, model.prompt, model.max_model_len))
         case EngineKind.VLLM | EngineKind.SGLANG | EngineKind.LLAMA_CPP | EngineKind.RAMALAMA:
             sees = settings.media.limit_mm_per_prompt.image > 0
             engine = ManagedEngine(settings.engine, managing.launcher_of(settings), settings.managed, sees=sees)

@@ -22,7 +22,7 @@ from opsin.engine.local.config import LocalOptions
 from opsin.engine.managed.config import ManagedOptions
 from opsin.engine.managed.registry import PROGRAMS
 from opsin.engine.replicas.config import RoutingConfig
-from opsin.engine.upstream.config import UpstreamConfig
+from opsin.engine.upstream.config import UpstreamConfig, is_grpc
 from opsin.gateway.config import GatewayConfig, OverBudget
 from opsin.media.config import LimitPerPrompt, MediaConfig
 from opsin.models.config import HubConfig
@@ -52,6 +52,7 @@ class EngineKind(StrEnum):
     SGLANG = "sglang"
     LLAMA_CPP = "llama.cpp"
     RAMALAMA = "ramalama"
+    TRITON = "triton"
 
     @property
     def is_managed(self) -> bool:
@@ -118,7 +119,9 @@ class ModelTable(BaseModel):
     def _engine_chosen(cls, stated: object) -> object:
         """Naming an upstream chooses it."""
         if isinstance(stated, dict) and "upstream" in stated and "engine" not in stated:
-            return {**cast("dict[str, object]", stated), "engine": EngineKind.UPSTREAM}
+            fields = cast("dict[str, Any]", stated)
+            url = fields["upstream"].get("url") if isinstance(fields["upstream"], dict) else None
+            return {**fields, "engine": _kind_at(url)}
         return cast("object", stated)
 
     @model_validator(mode="after")
@@ -328,4 +331,10 @@ def _engine_chosen(layer: Layer) -> Layer:
     url = layer.get("upstream.url")
     if url is None or "engine" in layer:
         return layer
-    return {**layer, "engine": Given(EngineKind.UPSTREAM, url.source, url.name)}
+    return {**layer, "engine": Given(_kind_at(url.value), url.source, url.name)}
+
+
+def _kind_at(url: object) -> EngineKind:
+    """The engine at an upstream's address, or at the first of several."""
+    urls = cast("list[object] | tuple[object, ...]", url) if isinstance(url, list | tuple) else (url,)
+    return EngineKind.TRITON if urls and is_grpc(str(urls[0])) else EngineKind.UPSTREAM

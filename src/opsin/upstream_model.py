@@ -20,8 +20,10 @@ from opsin.models.facts import facts_of
 from opsin.models.hub import resolve
 from opsin.prompt.length import EstimatedLength, TemplateLength, TextMeasure
 from opsin.prompt.template import ChatTemplate
+from opsin.prompt.text import TextPrompt
 from opsin.prompt.tokenizer import Tokenizer
 from opsin.settings import Settings
+from opsin.startup import card_of, template_of
 from opsin.telemetry.logs import fields
 from opsin.vision.bounds import configured
 from opsin.vision.plan import Family
@@ -66,6 +68,26 @@ def stated_model(settings: Settings) -> CountedModel | None:
             raise
         logger.warning("pictures are not counted: %s", error.message)
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenModel:
+    """A model whose prompts are written here; ``prompt`` is None where nobody names it."""
+
+    prompt: TextPrompt | None
+    max_model_len: int | None
+
+
+def written_model(settings: Settings) -> WrittenModel:
+    """For an engine that takes a finished prompt: with the stated model's template. Blocks. Raises ConfigError."""
+    if settings.stated_model is None:
+        return WrittenModel(None, settings.max_model_len)
+    card = card_of(settings, resolve(settings.model_location, settings.revision, hub=settings.hub))
+    image_token = None
+    if card.image_token_id is not None:
+        image_token = Tokenizer.from_file(card.tokenizer_path).decode([card.image_token_id], skip_special_tokens=False)
+    prompt = TextPrompt(template_of(settings, card), image_token)
+    return WrittenModel(prompt, settings.max_model_len or card.max_model_len)
 
 
 def found_model(settings: Settings, capabilities: Capabilities) -> CountedModel | None:

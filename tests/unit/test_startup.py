@@ -72,7 +72,8 @@ def test_one_message_has_a_line_for_each(tmp_path: Path) -> None:
         raise_all(startup.problems(configured(model="./absent", engine="nothing", log_level="loud")))
     assert caught.value.message.splitlines() == [
         "2 problems to solve before a start:",
-        "  - engine: should be 'local', 'upstream', 'fake', 'vllm', 'sglang', 'llama.cpp' or 'ramalama'; got 'nothing'",
+        "  - engine: should be 'local', 'upstream', 'fake', 'vllm', 'sglang', 'llama.cpp', 'ramalama' or 'triton'; "
+        "got 'nothing'",
         "  - log_level: should be 'debug', 'info', 'warning' or 'error'; got 'loud'",
     ]  # nothing about the model, because nobody knows whether it would be used
 
