@@ -16,6 +16,7 @@ from opsin.core.problems import raise_all
 from opsin.core.stages import Stage
 from opsin.core.together import together
 from opsin.engine.api import Capabilities, Engine, InputKind
+from opsin.engine.apis import ApiEngine
 from opsin.engine.fake import FakeEngine
 from opsin.engine.local.config import ENGINE_STAGES, LocalEngineConfig
 from opsin.engine.local.engine import LocalEngine
@@ -55,7 +56,15 @@ from opsin.telemetry.logs import fields
 from opsin.telemetry.metrics import Metrics
 from opsin.tenants.lanes import Lanes
 from opsin.testing.delays import DelayedEngine, DelayedLoader, DelayedRenderer
-from opsin.upstream_model import CountedModel, context_length, found_model, stated_model, tell, written_model
+from opsin.upstream_model import (
+    CountedModel,
+    context_length,
+    found_model,
+    guarded_by_own_tokens,
+    stated_model,
+    tell,
+    written_model,
+)
 from opsin.vision.bounds import configured
 from opsin.vision.estimate import estimated
 from opsin.vision.plan import Family, NativeFamily
@@ -361,7 +370,10 @@ def _origin(settings: Settings) -> _Origin:
             if settings.upstream is None:
                 raise ConfigError("engine 'triton' needs --upstream grpc://HOST:PORT")
             model = written_model(settings)
-            return _Origin(settings, TritonEngine(settings.upstream, model.prompt, model.max_model_len))
+            engine = TritonEngine(settings.upstream, model.prompt, model.max_model_len)
+            return _Origin(guarded_by_own_tokens(settings), engine)
+        case EngineKind.API:
+            return _Origin(settings, ApiEngine(settings.model, settings.api))
         case EngineKind.VLLM | EngineKind.SGLANG | EngineKind.LLAMA_CPP | EngineKind.RAMALAMA:
             sees = settings.media.limit_mm_per_prompt.image > 0
             engine = ManagedEngine(settings.engine, managing.launcher_of(settings), settings.managed, sees=sees)

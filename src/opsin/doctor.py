@@ -11,6 +11,7 @@ import shutil
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from importlib.metadata import version
 
 from opsin import managing, startup
 from opsin.core.errors import ConfigError, OpsinError
@@ -76,14 +77,9 @@ async def _of_engine(settings: Settings, wrong: list[Problem], engine: list[Find
                 yield await _of_upstream(server)
             for finding in engine if settings.upstream is None else ():
                 yield finding
-        case EngineKind.TRITON:
-            for finding in engine or [await _of_triton(settings)]:
+        case _:
+            for finding in engine or [await _of_other(settings)]:
                 yield finding
-        case EngineKind.VLLM | EngineKind.SGLANG | EngineKind.LLAMA_CPP | EngineKind.RAMALAMA:
-            for finding in engine or [_of_managed(settings)]:
-                yield finding
-        case EngineKind.FAKE:
-            yield Finding("engine", Status.OK, "the fake engine answers with a fixed text and needs nothing")
 
 
 def _area(problem: Problem) -> str:
@@ -157,6 +153,20 @@ async def _of_upstream(config: UpstreamConfig) -> Finding:
         return Finding("engine", Status.PROBLEM, f"upstream {config.url}: {error.message}")
     length = f", {model.max_model_len} tokens" if model.max_model_len else ""
     return Finding("engine", Status.OK, f"upstream {config.url} serves {model.name}{length}")
+
+
+async def _of_other(settings: Settings) -> Finding:
+    """Of an engine that is neither here nor an OpenAI-compatible server."""
+    match settings.engine:
+        case EngineKind.TRITON:
+            return await _of_triton(settings)
+        case EngineKind.API:
+            text = f"api: {settings.model} through LiteLLM {version('litellm')}; the first request asks it"
+            return Finding("engine", Status.OK, text)
+        case EngineKind.FAKE:
+            return Finding("engine", Status.OK, "the fake engine answers with a fixed text and needs nothing")
+        case _:
+            return _of_managed(settings)
 
 
 async def _of_triton(settings: Settings) -> Finding:

@@ -17,6 +17,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, f
 
 from opsin.core.problems import Problem, raise_all
 from opsin.core.stages import Stage
+from opsin.engine.apis import ApiConfig
 from opsin.engine.fake import FakeConfig
 from opsin.engine.local.config import LocalOptions
 from opsin.engine.managed.config import ManagedOptions
@@ -53,6 +54,7 @@ class EngineKind(StrEnum):
     LLAMA_CPP = "llama.cpp"
     RAMALAMA = "ramalama"
     TRITON = "triton"
+    API = "api"
 
     @property
     def is_managed(self) -> bool:
@@ -110,6 +112,7 @@ class ModelTable(BaseModel):
     over_budget: OverBudget = Field(default=OverBudget.AUTO, description="what becomes of pictures that do not fit")
     upstream: UpstreamConfig | None = None
     routing: RoutingConfig = RoutingConfig()
+    api: ApiConfig = ApiConfig()
     local: LocalOptions = LocalOptions()
     managed: ManagedOptions = ManagedOptions()
     fake: FakeConfig = FakeConfig()
@@ -187,6 +190,7 @@ class Settings(BaseModel):
     local: LocalOptions = LocalOptions()
     upstream: UpstreamConfig | None = None
     routing: RoutingConfig = RoutingConfig()
+    api: ApiConfig = ApiConfig()
     managed: ManagedOptions = ManagedOptions()
     fake: FakeConfig = FakeConfig()
     models: tuple[ModelTable, ...] = Field(

@@ -15,6 +15,7 @@ from typing import TypeVar
 from opsin import managing, tenancy, vllm_flags
 from opsin.core.errors import ConfigError
 from opsin.core.problems import Problem
+from opsin.engine import apis
 from opsin.engine.local.installed import check_installed
 from opsin.engine.triton import engine as triton
 from opsin.engine.upstream.config import UpstreamConfig, is_grpc
@@ -263,6 +264,10 @@ def _of_engine(configuration: Configuration, *, starts: bool) -> Iterator[Proble
         case EngineKind.TRITON:
             yield from _raised(triton.check_installed, "engine")
             yield from _of_triton(settings)
+        case EngineKind.API:
+            yield from _raised(apis.check_installed, "engine")
+            yield from _raised(lambda: apis.check_model(settings.model), "model")
+            yield from _raised(lambda: apis.check_key(settings.api), "api.key")
         case EngineKind.LOCAL:
             yield from _raised(check_installed, "engine")
             yield from vllm_flags.problems(_about_engine(configuration))

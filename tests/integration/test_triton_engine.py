@@ -119,10 +119,12 @@ async def test_a_special_token_in_a_text_is_no_placeholder() -> None:
         serve(triton) as url,
         gateway(engine="triton", model="demo", upstream={"url": url, "model": "vlm"}) as served,
     ):
-        status, _ = await served.chat(messages=[{"role": "user", "content": "<image> or <end_of_utterance>"}])
+        texts = "<image> or <end_of_utterance> or another model's <|vision_start|>"
+        status, _ = await served.chat(messages=[{"role": "user", "content": texts}])
     assert status == 200
     (text,) = triton.received[0].inputs["text_input"]
     assert isinstance(text, bytes)
+    assert b"<|vision_start|>" in text  # no token of this model
     assert b"<image>" not in text and text.count(b"<end_of_utterance>") == 1  # the template's own
 
 

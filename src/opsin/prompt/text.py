@@ -15,13 +15,17 @@ from opsin.prompt.template import PROBE, ChatTemplate, TemplateMessage, Template
 class TextPrompt:
     """Writes the prompts of one checkpoint."""
 
-    def __init__(self, template: ChatTemplate, image_token: str | None) -> None:
+    def __init__(self, template: ChatTemplate, image_token: str | None, opening: str = "") -> None:
         """``image_token`` stands for a picture where the template takes content as one string.
+
+        ``opening`` is what the engine's tokenizer puts before every text: a template that writes it too would have it
+        there twice.
 
         Raises:
             ConfigError: the template takes it so and there is none, or it writes nothing for a picture.
         """
         self._template = template
+        self._opening = opening
         placeholder = self._written_for_a_picture()
         self._wants_parts = placeholder is not None
         self._placeholder = placeholder or image_token
@@ -41,7 +45,7 @@ class TextPrompt:
             raise InvalidRequest(
                 f"the chat template has places for {num_places} pictures, the request has {num_pictures}"
             )
-        return text
+        return text.removeprefix(self._opening)
 
     def _message(self, message: Message) -> TemplateMessage:
         if self._wants_parts:

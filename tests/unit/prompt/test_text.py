@@ -14,7 +14,7 @@ QWEN = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n"
     "{% if message.content is string %}{{ message.content }}{% else %}{% for part in message.content %}"
     "{% if part.type == 'image' %}<|vision_start|><|image_pad|><|vision_end|>{% else %}{{ part.text }}{% endif %}"
-    "{% endfor %}{% endif %}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
+    "{% endfor %}{% endif %}<|im_end|>\n{% endfor %}<|im_start|>assistant"
 )
 STRINGS = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:"
 ONLY_OF_USERS = QWEN.replace("part.type == 'image'", "part.type == 'image' and message.role == 'user'")
@@ -29,8 +29,14 @@ def test_each_picture_is_what_the_template_writes_for_one() -> None:
     )
     slot = "<|vision_start|><|image_pad|><|vision_end|>"
     assert TextPrompt(ChatTemplate(QWEN, {}), None).write(asked) == (
-        f"<|im_start|>system\nShort.<|im_end|>\n<|im_start|>user\na{slot}b{slot}<|im_end|>\n<|im_start|>assistant\n"
+        f"<|im_start|>system\nShort.<|im_end|>\n<|im_start|>user\na{slot}b{slot}<|im_end|>\n<|im_start|>assistant"
     )
+
+
+def test_what_the_engines_tokenizer_puts_before_a_text_is_not_written_twice() -> None:
+    asked = Conversation((Message("user", (TextPart("<s>"),)),))
+    prompt = TextPrompt(ChatTemplate("<s>" + QWEN, {}), None, "<s>")
+    assert prompt.write(asked) == "<|im_start|>user\n<s><|im_end|>\n<|im_start|>assistant"
 
 
 def test_a_template_of_strings_gets_the_image_token() -> None:
