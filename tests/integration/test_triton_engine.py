@@ -142,7 +142,9 @@ async def test_an_ensemble_gets_text_and_pictures_in_order() -> None:
         text, events = await answer(engine, _left_open(asked))
         plain, _ = await answer(engine, _left_open(a_request("r2")))
     assert text == plain == "A red circle."
-    assert end_of(events) == Finished("stop", Usage(None, None, None), stages_s={})
+    end = end_of(events)
+    assert end.remote is not None and end.remote.source == "triton"
+    assert replace(end, remote=None) == Finished("stop", Usage(None, None, None), stages_s={})
     with_pictures, without = triton.received
     assert with_pictures.request_id == "r1"
     assert with_pictures.inputs == {

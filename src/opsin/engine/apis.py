@@ -11,9 +11,10 @@ import asyncio
 import logging
 import os
 import re
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -33,6 +34,7 @@ from opsin.engine.api import (
     Picture,
     PurgeOutcome,
     PurgeReport,
+    Remote,
     Reservation,
     SamplingParams,
     StreamEvent,
@@ -41,6 +43,7 @@ from opsin.engine.upstream.failures import cancelled, http_error, inband_error, 
 from opsin.engine.upstream.reply import Reply
 from opsin.engine.upstream.wire import WireError
 from opsin.media.data_url import head
+from opsin.media.types import ImageFormat
 
 logger = logging.getLogger(__name__)
 
@@ -79,6 +82,9 @@ _OF_REQUEST = frozenset(
 _OF_MESSAGE = frozenset({"name", "tool_calls", "tool_call_id"})
 _UNKNOWN_TO_ALL = {"min_p": 0.0, "repetition_penalty": 1.0, "min_tokens": 0, "ignore_eos": False}
 """Sampling that no provider has, by the values that ask for nothing."""
+
+_FORMATS = frozenset({ImageFormat.JPEG, ImageFormat.PNG, ImageFormat.WEBP, ImageFormat.GIF})
+"""What all three take."""
 
 _READ_OF_CHUNK = ("id", "object", "created", "model", "system_fingerprint", "choices", "usage")
 _BODY = re.compile(r"b?['\"]?(\{.*\})", re.DOTALL)
@@ -154,6 +160,7 @@ class ApiEngine:
             reports_cache=False,
             reports_kv=False,
             relays=True,
+            picture_formats=_FORMATS,
         )
 
     def unready_reason(self) -> str | None:
@@ -176,6 +183,7 @@ class ApiEngine:
         """
         if self._library is None:
             raise EngineError(self._unready or "the engine is closed")
+        began = time.monotonic()
         call, reply = _Call(self._library, self._config), Reply()
         self._calls[request.id] = call
         try:
@@ -184,7 +192,8 @@ class ApiEngine:
                 delta = reply.take(data)
                 if delta is not None:
                     yield delta
-            yield reply.finish()
+            source = self._model.partition("/")[0]
+            yield replace(reply.finish(), remote=Remote(source=source, rest_s=time.monotonic() - began))
         finally:
             self._calls.pop(request.id, None)
             await call.close()

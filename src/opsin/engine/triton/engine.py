@@ -1,7 +1,7 @@
 """An engine that is a model of a Triton Inference Server: the Engine contract over its gRPC stream.
 
 One stream for each request, so that closing it cancels just that request. What Triton's statistics tell are sums over
-all requests, so no stage of a single one is known, and the gateway shows the whole wait as what is left.
+all requests, so no stage of a single one is known, and the whole wait is shown as the upstream's.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from importlib.util import find_spec
 
 from opsin.core.errors import Code, ConfigError, EngineError, OpsinError
@@ -21,6 +22,7 @@ from opsin.engine.api import (
     InputKind,
     PurgeOutcome,
     PurgeReport,
+    Remote,
     Reservation,
     StreamEvent,
 )
@@ -105,6 +107,7 @@ class TritonEngine:
             stages=frozenset(),
             reports_cache=False,
             reports_kv=False,
+            ignores_orientation=self._shape.ignores_orientation if self._shape else False,
         )
 
     def unready_reason(self) -> str | None:
@@ -122,6 +125,7 @@ class TritonEngine:
         """Streams one answer. Raises as listed in :mod:`opsin.engine.triton.failures`, and what the shape refuses."""
         if self._service is None or self._interface is None or self._shape is None:
             raise EngineError("the Triton engine is not started or is closed")
+        began = time.monotonic()
         stream = self._service.infer(request.id, self._interface, self._shape.inputs(request))
         reply = Reply(OutputNames(), request.sampling.max_tokens)
         self._streams[request.id] = stream
@@ -131,7 +135,7 @@ class TritonEngine:
                     delta = reply.take(response)
                     if delta is not None:
                         yield delta
-            yield reply.finish()
+            yield replace(reply.finish(), remote=Remote(source="triton", rest_s=time.monotonic() - began))
         except EngineError as error:
             if not stream.answered and error.code is Code.UPSTREAM_UNAVAILABLE:
                 self._unready = error.message

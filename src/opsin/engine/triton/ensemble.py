@@ -59,6 +59,7 @@ class Ensemble:
     text: TensorSpec
     image: TensorSpec | None
     kind: str = "ensemble"
+    ignores_orientation: bool = False  # nobody knows
 
     def inputs(self, request: GenerationRequest) -> Sequence[Tensor]:
         """In any order; Triton goes by names. An option without an input is refused, not dropped."""

@@ -34,6 +34,11 @@ class ModelShape(Protocol):
         """In words, for the log."""
         ...
 
+    @property
+    def ignores_orientation(self) -> bool:
+        """Whether a picture is shown to the model as it is stored."""
+        ...
+
     def inputs(self, request: GenerationRequest) -> Sequence[Tensor]:
         """Raises InvalidRequest for what the model cannot be asked."""
         ...

@@ -55,6 +55,7 @@ class VllmBackend:
     prompt: PromptText
     max_model_len: int
     kind: str = "vLLM backend"
+    ignores_orientation: bool = True  # PIL's ``open`` and ``convert``, and nothing between
 
     def inputs(self, request: GenerationRequest) -> Sequence[Tensor]:
         """Older backends lack some inputs, so only what is declared is sent."""
