@@ -19,11 +19,13 @@ from opsin.core.problems import raise_all
 from opsin.core.stages import Stage
 from opsin.core.together import together
 from opsin.engine.api import Capabilities, Engine, InputKind
+from opsin.engine.apis import ApiEngine
 from opsin.engine.fake import FakeEngine
 from opsin.engine.local.config import ENGINE_STAGES, LocalEngineConfig
 from opsin.engine.local.engine import LocalEngine
 from opsin.engine.managed.engine import ManagedEngine
 from opsin.engine.replicas.engine import ReplicatedEngine
+from opsin.engine.triton.engine import TritonEngine
 from opsin.engine.upstream.config import UpstreamConfig
 from opsin.engine.upstream.engine import UpstreamEngine
 from opsin.gateway.admission import Admission
@@ -59,7 +61,15 @@ from opsin.telemetry.logs import fields
 from opsin.telemetry.metrics import Metrics
 from opsin.tenants.lanes import Lanes
 from opsin.testing.delays import DelayedEngine, DelayedLoader, DelayedRenderer
-from opsin.upstream_model import CountedModel, context_length, found_model, stated_model, tell
+from opsin.upstream_model import (
+    CountedModel,
+    context_length,
+    found_model,
+    guarded_by_own_tokens,
+    stated_model,
+    tell,
+    written_model,
+)
 from opsin.vision.bounds import configured
 from opsin.vision.estimate import estimated
 from opsin.vision.plan import Family, NativeFamily
@@ -394,6 +404,14 @@ def _origin(settings: Settings) -> _Origin:
             upstream = settings.upstream
             servers, draining = tuple(upstream.servers), upstream.draining
             return _Origin(settings, ReplicatedEngine(_maker(upstream), servers, settings.routing, draining=draining))
+        case EngineKind.TRITON:
+            if settings.upstream is None:
+                raise ConfigError("engine 'triton' needs --upstream grpc://HOST:PORT")
+            model = written_model(settings)
+            engine = TritonEngine(settings.upstream, model.prompt, model.max_model_len)
+            return _Origin(guarded_by_own_tokens(settings), engine)
+        case EngineKind.API:
+            return _Origin(settings, ApiEngine(settings.model, settings.api))
         case EngineKind.VLLM | EngineKind.SGLANG | EngineKind.LLAMA_CPP | EngineKind.RAMALAMA:
             sees = settings.media.limit_mm_per_prompt.image > 0
             engine = ManagedEngine(settings.engine, managing.launcher_of(settings), settings.managed, sees=sees)

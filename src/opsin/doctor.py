@@ -11,12 +11,14 @@ import shutil
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from importlib.metadata import version
 
 from opsin import managing, startup
 from opsin.core.errors import ConfigError, OpsinError
 from opsin.core.problems import Problem
 from opsin.engine.local.config import LocalOptions
 from opsin.engine.local.probe import probe
+from opsin.engine.triton.engine import TritonEngine
 from opsin.engine.upstream.config import UpstreamConfig
 from opsin.engine.upstream.probe import choose_model, fetch_models
 from opsin.gateway.listener import bind
@@ -26,6 +28,7 @@ from opsin.media.sandbox import observe
 from opsin.models.card import ModelCard
 from opsin.models.hub import fetch_weights, look_up, resolve
 from opsin.settings import Configuration, EngineKind, Settings
+from opsin.upstream_model import written_model
 
 
 class Status(StrEnum):
@@ -74,11 +77,9 @@ async def _of_engine(settings: Settings, wrong: list[Problem], engine: list[Find
                 yield await _of_upstream(server)
             for finding in engine if settings.upstream is None else ():
                 yield finding
-        case EngineKind.VLLM | EngineKind.SGLANG | EngineKind.LLAMA_CPP | EngineKind.RAMALAMA:
-            for finding in engine or [_of_managed(settings)]:
+        case _:
+            for finding in engine or [await _of_other(settings)]:
                 yield finding
-        case EngineKind.FAKE:
-            yield Finding("engine", Status.OK, "the fake engine answers with a fixed text and needs nothing")
 
 
 def _area(problem: Problem) -> str:
@@ -152,6 +153,36 @@ async def _of_upstream(config: UpstreamConfig) -> Finding:
         return Finding("engine", Status.PROBLEM, f"upstream {config.url}: {error.message}")
     length = f", {model.max_model_len} tokens" if model.max_model_len else ""
     return Finding("engine", Status.OK, f"upstream {config.url} serves {model.name}{length}")
+
+
+async def _of_other(settings: Settings) -> Finding:
+    """Of an engine that is neither here nor an OpenAI-compatible server."""
+    match settings.engine:
+        case EngineKind.TRITON:
+            return await _of_triton(settings)
+        case EngineKind.API:
+            text = f"api: {settings.model} through LiteLLM {version('litellm')}; the first request asks it"
+            return Finding("engine", Status.OK, text)
+        case EngineKind.FAKE:
+            return Finding("engine", Status.OK, "the fake engine answers with a fixed text and needs nothing")
+        case _:
+            return _of_managed(settings)
+
+
+async def _of_triton(settings: Settings) -> Finding:
+    """That its model is there and ready, and which kind it is."""
+    assert settings.upstream is not None, "startup.problems has looked"
+    config = settings.upstream.model_copy(update={"ready_timeout_s": 0})
+    try:
+        model = await asyncio.to_thread(written_model, settings)
+        engine = TritonEngine(config, model.prompt, model.max_model_len)
+        try:
+            await engine.start()
+        finally:
+            await engine.close()
+    except OpsinError as error:
+        return Finding("engine", Status.PROBLEM, f"triton {config.url}: {error.message}")
+    return Finding("engine", Status.OK, f"triton {config.url} serves {engine.capabilities().model_name}")
 
 
 def _of_managed(settings: Settings) -> Finding:

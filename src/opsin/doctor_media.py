@@ -73,7 +73,7 @@ async def _ways_out(config: MediaConfig) -> AsyncIterator[Check]:
 def _placeholders(settings: Settings) -> Check:
     """Every added token of the model, ``<image>`` among them, as a user would write it."""
     vector = "text, every special token of the model"
-    if settings.engine is EngineKind.UPSTREAM:
+    if settings.engine in (EngineKind.UPSTREAM, EngineKind.TRITON, EngineKind.API):
         return Check(vector, _TEXT, "not run: the upstream makes tokens of text itself", is_run=False)
     hub = settings.hub.model_copy(update={"offline": True})
     try:

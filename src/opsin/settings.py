@@ -18,12 +18,13 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, f
 from opsin.cache.config import CacheConfig
 from opsin.core.problems import Problem, raise_all
 from opsin.core.stages import Stage
+from opsin.engine.apis import ApiConfig
 from opsin.engine.fake import FakeConfig
 from opsin.engine.local.config import LocalOptions
 from opsin.engine.managed.config import ManagedOptions
 from opsin.engine.managed.registry import PROGRAMS
 from opsin.engine.replicas.config import RoutingConfig
-from opsin.engine.upstream.config import UpstreamConfig
+from opsin.engine.upstream.config import UpstreamConfig, is_grpc
 from opsin.gateway.config import GatewayConfig, OverBudget
 from opsin.media.config import LimitPerPrompt, MediaConfig
 from opsin.models.config import HubConfig
@@ -53,6 +54,8 @@ class EngineKind(StrEnum):
     SGLANG = "sglang"
     LLAMA_CPP = "llama.cpp"
     RAMALAMA = "ramalama"
+    TRITON = "triton"
+    API = "api"
 
     @property
     def is_managed(self) -> bool:
@@ -110,6 +113,7 @@ class ModelTable(BaseModel):
     over_budget: OverBudget = Field(default=OverBudget.AUTO, description="what becomes of pictures that do not fit")
     upstream: UpstreamConfig | None = None
     routing: RoutingConfig = RoutingConfig()
+    api: ApiConfig = ApiConfig()
     local: LocalOptions = LocalOptions()
     managed: ManagedOptions = ManagedOptions()
     fake: FakeConfig = FakeConfig()
@@ -119,7 +123,9 @@ class ModelTable(BaseModel):
     def _engine_chosen(cls, stated: object) -> object:
         """Naming an upstream chooses it."""
         if isinstance(stated, dict) and "upstream" in stated and "engine" not in stated:
-            return {**cast("dict[str, object]", stated), "engine": EngineKind.UPSTREAM}
+            fields = cast("dict[str, Any]", stated)
+            url = fields["upstream"].get("url") if isinstance(fields["upstream"], dict) else None
+            return {**fields, "engine": _kind_at(url)}
         return cast("object", stated)
 
     @model_validator(mode="after")
@@ -186,6 +192,7 @@ class Settings(BaseModel):
     local: LocalOptions = LocalOptions()
     upstream: UpstreamConfig | None = None
     routing: RoutingConfig = RoutingConfig()
+    api: ApiConfig = ApiConfig()
     managed: ManagedOptions = ManagedOptions()
     fake: FakeConfig = FakeConfig()
     models: tuple[ModelTable, ...] = Field(
@@ -330,4 +337,10 @@ def _engine_chosen(layer: Layer) -> Layer:
     url = layer.get("upstream.url")
     if url is None or "engine" in layer:
         return layer
-    return {**layer, "engine": Given(EngineKind.UPSTREAM, url.source, url.name)}
+    return {**layer, "engine": Given(_kind_at(url.value), url.source, url.name)}
+
+
+def _kind_at(url: object) -> EngineKind:
+    """The engine at an upstream's address, or at the first of several."""
+    urls = cast("list[object] | tuple[object, ...]", url) if isinstance(url, list | tuple) else (url,)
+    return EngineKind.TRITON if urls and is_grpc(str(urls[0])) else EngineKind.UPSTREAM

@@ -15,8 +15,10 @@ from typing import TypeVar
 from opsin import managing, tenancy, vllm_flags
 from opsin.core.errors import ConfigError
 from opsin.core.problems import Problem
+from opsin.engine import apis
 from opsin.engine.local.installed import check_installed
-from opsin.engine.upstream.config import UpstreamConfig
+from opsin.engine.triton import engine as triton
+from opsin.engine.upstream.config import UpstreamConfig, is_grpc
 from opsin.gateway.auth import check_exposure
 from opsin.gateway.tls import tls_problems
 from opsin.media.config import ACCEPTED_BY_DEFAULT, MediaConfig
@@ -89,7 +91,8 @@ def notices(configuration: Configuration) -> Iterator[str]:
     rare = sorted(set(settings.media.formats) - set(ACCEPTED_BY_DEFAULT))
     if rare and settings.engine is EngineKind.UPSTREAM:
         yield f"--media-formats {' '.join(rare)}: an upstream of a kind that opsin does not know has to read them"
-    idle = [given.name for path, given in configuration.given.items() if path.startswith(_ONLY_LOCAL)]
+    idle_paths = tuple(path for path in _ONLY_LOCAL if (settings.engine, path) != (EngineKind.TRITON, "chat_template"))
+    idle = [given.name for path, given in configuration.given.items() if path.startswith(idle_paths)]
     idle += [stated.name for stated in _about_engine(configuration)]
     if idle:
         yield f"no effect with engine {settings.engine}, which runs no model here: {', '.join(dict.fromkeys(idle))}"
@@ -258,6 +261,13 @@ def _of_engine(configuration: Configuration, *, starts: bool) -> Iterator[Proble
             yield from _of_upstream(settings.upstream)
             if settings.stated_model is not None and Path(settings.model_location).expanduser().is_dir():
                 yield from _raised(lambda: _check_countable(settings), "model", "revision", "mm_processor_kwargs")
+        case EngineKind.TRITON:
+            yield from _raised(triton.check_installed, "engine")
+            yield from _of_triton(settings)
+        case EngineKind.API:
+            yield from _raised(apis.check_installed, "engine")
+            yield from _raised(lambda: apis.check_model(settings.model), "model")
+            yield from _raised(lambda: apis.check_key(settings.api), "api.key")
         case EngineKind.LOCAL:
             yield from _raised(check_installed, "engine")
             yield from vllm_flags.problems(_about_engine(configuration))
@@ -284,8 +294,23 @@ def _of_managed(configuration: Configuration, *, starts: bool) -> Iterator[Probl
 def _of_upstream(config: UpstreamConfig | None) -> Iterator[Problem]:
     if config is None:
         yield Problem("engine upstream: --upstream URL is missing", ("engine", "upstream.url"))
+    elif any(map(is_grpc, config.servers)):
+        yield Problem(
+            "engine upstream: grpc:// is a Triton's, and alone; leave --engine out", ("engine", "upstream.url")
+        )
     elif (stated := config.tokenizer) is not None and _is_folder(stated):
         yield from _raised(lambda: read_added_tokens(resolve(stated).path), "upstream.tokenizer")
+
+
+def _of_triton(settings: Settings) -> Iterator[Problem]:
+    """Its prompts are written here, if a model is named for that: then its template has to be good."""
+    if settings.upstream is None or not is_grpc(settings.upstream.url):
+        yield Problem("engine triton: --upstream grpc://HOST:PORT is missing", ("engine", "upstream.url"))
+    elif settings.upstream.replicas:
+        yield Problem("engine triton: takes one server; several need a balancer before them", ("upstream.replicas",))
+    yield from _of_template(settings)
+    if settings.stated_model is not None and Path(settings.model_location).expanduser().is_dir():
+        yield from _raised(lambda: _check_countable(settings), "model", "revision", "mm_processor_kwargs")
 
 
 def _check_countable(settings: Settings) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from opsin.core.errors import ConfigError
 from opsin.engine.api import Capabilities
@@ -20,9 +21,12 @@ from opsin.models.facts import facts_of
 from opsin.models.hub import resolve
 from opsin.prompt.length import EstimatedLength, TemplateLength, TextMeasure
 from opsin.prompt.template import ChatTemplate
+from opsin.prompt.text import TextPrompt
 from opsin.prompt.tokenizer import Tokenizer
-from opsin.settings import Settings
+from opsin.settings import EngineKind, Settings
+from opsin.startup import card_of, template_of
 from opsin.telemetry.logs import fields
+from opsin.vision.apis import api_family
 from opsin.vision.bounds import configured
 from opsin.vision.plan import Family
 from opsin.vision.registry import family_for, is_native, native_family_for
@@ -32,12 +36,34 @@ logger = logging.getLogger(__name__)
 _LIMITS = ("max_image_tiles", "max_image_tokens", "max_request_image_tokens")
 
 
+class Basis(Protocol):
+    """What counting rests on, in words, and whether somebody has checked it: see Countable."""
+
+    @property
+    def source(self) -> str: ...
+
+    @property
+    def is_verified(self) -> bool: ...
+
+    @property
+    def max_model_len(self) -> int | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Estimated:
+    """Of an API. Its length is what the engine says."""
+
+    source: str = "an estimate, as no provider promises its rule"
+    is_verified: bool = True
+    max_model_len: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class CountedModel:
     """A model, who counts its pictures, and who measures its texts."""
 
     name: str
-    countable: Countable
+    countable: Basis
     family: Family
     text: TextMeasure
 
@@ -55,6 +81,8 @@ def stated_model(settings: Settings) -> CountedModel | None:
     Raises:
         ConfigError: it is a folder of this machine that is no model, or of which nobody knows how to count.
     """
+    if settings.engine is EngineKind.API:
+        return CountedModel(settings.model, _Estimated(), api_family(settings.model), EstimatedLength())
     if settings.stated_model is None:
         return None
     try:
@@ -66,6 +94,34 @@ def stated_model(settings: Settings) -> CountedModel | None:
             raise
         logger.warning("pictures are not counted: %s", error.message)
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenModel:
+    """A model whose prompts are written here; ``prompt`` is None where nobody names it."""
+
+    prompt: TextPrompt | None
+    max_model_len: int | None
+
+
+def written_model(settings: Settings) -> WrittenModel:
+    """For an engine that takes a finished prompt: with the stated model's template. Blocks. Raises ConfigError."""
+    if settings.stated_model is None:
+        return WrittenModel(None, settings.max_model_len)
+    card = card_of(settings, resolve(settings.model_location, settings.revision, hub=settings.hub))
+    tokenizer, image_id = Tokenizer.from_file(card.tokenizer_path), card.image_token_id
+    image_token = None if image_id is None else tokenizer.decode([image_id], skip_special_tokens=False)
+    prompt = TextPrompt(template_of(settings, card), image_token, tokenizer.opening)
+    return WrittenModel(prompt, settings.max_model_len or card.max_model_len)
+
+
+def guarded_by_own_tokens(settings: Settings) -> Settings:
+    """With the tokenizer of the stated model as the one that says which tokens are special, unless one is named."""
+    upstream = settings.upstream
+    if upstream is None or upstream.tokenizer is not None or settings.stated_model is None:
+        return settings
+    own = upstream.model_copy(update={"tokenizer": settings.model_location})
+    return settings.model_copy(update={"upstream": own})
 
 
 def found_model(settings: Settings, capabilities: Capabilities) -> CountedModel | None:

@@ -24,11 +24,15 @@ _LAST_BYTES = 4000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """How to start an engine. ``ready``: the path that answers 200 once requests would be answered."""
+    """How to start an engine. ``ready``: the path that answers 200 once requests would be answered.
+
+    ``grpc_port``: of an engine that is asked there.
+    """
 
     words: tuple[str, ...]
     port: int
     ready: str
+    grpc_port: int | None = None
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
@@ -37,6 +41,7 @@ class EngineProcess:
 
     def __init__(self, command: Command, log: Path) -> None:
         self.url = f"http://127.0.0.1:{command.port}"
+        self.grpc_url = f"grpc://127.0.0.1:{command.grpc_port}"
         self._command = command
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None

@@ -97,7 +97,7 @@ def _convert(folder: Path) -> None:
 
 
 def triton(folder: Path) -> Command:
-    """Triton with the ensemble beside this file; ``OPSIN_TEST_TRITON`` is the folder ``pytriton/tritonserver``."""
+    """Triton with the models beside this file; ``OPSIN_TEST_TRITON`` is the folder ``pytriton/tritonserver``."""
     wheel = folder_of("OPSIN_TEST_TRITON", holding="bin/tritonserver").resolve()
     packages = wheel.parents[1]
     backend = folder / "backends" / "python"
@@ -113,6 +113,7 @@ def triton(folder: Path) -> Command:
         ),
         port=port,
         ready="/v2/health/ready",
+        grpc_port=grpc_port,
         environment={
             # The stub ignores PYTHONPATH and finds numpy beside the first python3 of the PATH.
             "PATH": f"{packages.parents[2] / 'bin'}:{os.environ['PATH']}",

@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from opsin.core.errors import ConfigError
 from opsin.core.problems import raise_all
 from opsin.models.card import load_card
 from opsin.models.hub import resolve
-from opsin.settings import Configuration, Settings, configuration
+from opsin.settings import Configuration, EngineKind, Settings, configuration
 from opsin.sources import Given, flatten
 from opsin.vllm_flags import Stated
 from tests.certificates import certificate
@@ -67,12 +68,35 @@ def test_everything_at_once(tmp_path: Path) -> None:
         assert text.startswith(start)
 
 
+def test_a_triton_is_chosen_by_its_address_and_needs_one() -> None:
+    found = configured(upstream={"url": "grpc://h:8001"}, chat_template="{{ messages }}")
+    assert found.settings.engine is EngineKind.TRITON
+    assert list(startup.problems(found)) == []
+    assert list(startup.notices(found)) == []  # its prompts are written here, so the template has an effect
+    assert problems(engine="triton", upstream={"url": "http://h"}) == [
+        "engine triton: --upstream grpc://HOST:PORT is missing"
+    ]
+    (text,) = problems(engine="upstream", upstream={"url": "grpc://h:8001"})
+    assert text.startswith("engine upstream: grpc:// is a Triton's")
+
+
+def test_an_api_needs_its_library_a_provider_and_a_key() -> None:
+    texts = problems(engine="api")
+    expected = [
+        *(["engine api needs litellm: pip install 'opsin[apis]'"] if find_spec("litellm") is None else []),
+        "engine api: the model is PROVIDER/NAME, of openai, anthropic, gemini; got demo",
+        "engine api needs the provider's key: OPSIN_API__KEY, or key under [api] in opsin.toml",
+    ]
+    assert texts == expected
+
+
 def test_one_message_has_a_line_for_each(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         raise_all(startup.problems(configured(model="./absent", engine="nothing", log_level="loud")))
     assert caught.value.message.splitlines() == [
         "2 problems to solve before a start:",
-        "  - engine: should be 'local', 'upstream', 'fake', 'vllm', 'sglang', 'llama.cpp' or 'ramalama'; got 'nothing'",
+        "  - engine: should be 'local', 'upstream', 'fake', 'vllm', 'sglang', 'llama.cpp', 'ramalama', 'triton' or "
+        "'api'; got 'nothing'",
         "  - log_level: should be 'debug', 'info', 'warning' or 'error'; got 'loud'",
     ]  # nothing about the model, because nobody knows whether it would be used
 

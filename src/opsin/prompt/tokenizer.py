@@ -9,6 +9,7 @@ knows no template and no picture.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
 
 import msgspec
@@ -78,6 +79,13 @@ class Tokenizer:
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
         """Text of ids; bytes that are not UTF-8 become U+FFFD."""
         return self._whole.decode(list(ids), skip_special_tokens=skip_special_tokens)
+
+    @property
+    def opening(self) -> str:
+        """What its file puts before every text, mostly a BOS token; an engine that is given text adds it again."""
+        ids = self._whole.encode("a", add_special_tokens=True).ids
+        opening = takewhile(self.special_token_ids.__contains__, ids)
+        return "".join(self._whole.id_to_token(token_id) or "" for token_id in opening)
 
     def token_id(self, token: str) -> int | None:
         """The id of exactly this token, or None if the vocabulary lacks it."""

@@ -16,6 +16,17 @@ def test_every_form_of_the_base(url: str) -> None:
     assert UpstreamConfig(url=url).url == "http://h:8000/v1"
 
 
+@pytest.mark.parametrize("url", ["grpc://h:8001", "grpcs://h:8001/"])
+def test_a_triton_has_no_routes(url: str) -> None:
+    assert UpstreamConfig(url=url).url == url.rstrip("/")
+
+
+@pytest.mark.parametrize("url", ["grpc://h", "grpc://h:1/v1", "grpc://u:p@h:1", "grpc://:1", "grpc://h:99999"])
+def test_no_triton(url: str) -> None:
+    with pytest.raises(ValidationError):
+        UpstreamConfig(url=url)
+
+
 @pytest.mark.parametrize("url", ["h:8000", "ftp://h", "http://", "http://u:p@h", "http://h?x=1", "http://h:99999", ""])
 def test_no_base(url: str) -> None:
     with pytest.raises(ValidationError):

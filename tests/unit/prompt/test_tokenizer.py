@@ -37,6 +37,18 @@ def test_added_tokens_are_recognised_and_nothing_is_added() -> None:
     assert TOKENIZER.decode(TOKENIZER.encode("a<image>b"), skip_special_tokens=True) == "ab"
 
 
+def test_what_the_file_puts_before_every_text() -> None:
+    assert TOKENIZER.opening == ""
+    token = next(iter(sorted(TOKENIZER.special_token_ids)))
+    text = TOKENIZER.decode([token], skip_special_tokens=False)
+    pieces = [{"SpecialToken": {"id": text, "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
+    special = {text: {"id": text, "ids": [token], "tokens": [text]}}
+    writes = {"type": "TemplateProcessing", "single": pieces, "pair": pieces, "special_tokens": special}
+    tokenizer = changed(post_processor=writes)
+    assert tokenizer.opening == text
+    assert tokenizer.encode("a") == TOKENIZER.encode("a")
+
+
 def test_unknown_token_has_no_id() -> None:
     assert TOKENIZER.token_id("<no such token>") is None
 

@@ -11,13 +11,20 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, m
 from opsin.engine.upstream.dialect import UpstreamKind
 from opsin.prompt.guard import OnSpecialTokens
 
+_GRPC = ("grpc://", "grpcs://")
+
+
+def is_grpc(url: str) -> bool:
+    """Whether a Triton server is named, which speaks gRPC, plain or in TLS."""
+    return url.startswith(_GRPC)
+
 
 class UpstreamConfig(BaseModel):
-    """Settings of one OpenAI-compatible upstream."""
+    """Settings of one OpenAI-compatible upstream, or of one Triton server."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    url: str = Field(description="base of the server, with or without /v1")
+    url: str = Field(description="base of the server, with or without /v1; grpc://host:port is a Triton")
     model: str | None = Field(default=None, description="name to send; default: the first that the upstream lists")
     kind: UpstreamKind = Field(default=UpstreamKind.AUTO, description="which engine it is; auto: as it says itself")
     exclusive: bool = Field(
@@ -86,7 +93,9 @@ class UpstreamConfig(BaseModel):
     @field_validator("url")
     @classmethod
     def _normalise(cls, url: str) -> str:
-        """Ends in ``/v1``, so that routes can be appended."""
+        """Ends in ``/v1``, so that routes can be appended; a Triton has none."""
+        if is_grpc(url):
+            return _grpc_target(url)
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError("expected http://host:port or https://host:port, with or without /v1")
@@ -95,3 +104,11 @@ class UpstreamConfig(BaseModel):
             raise ValueError("expected no user, query or fragment; a key belongs into api_key")
         base = url.rstrip("/")
         return base if base.endswith("/v1") else f"{base}/v1"
+
+
+def _grpc_target(url: str) -> str:
+    parts = urlsplit(url)
+    rest = (parts.username, parts.password, parts.path.strip("/"), parts.query, parts.fragment)
+    if not parts.hostname or not parts.port or any(rest):  # reading a port that is none raises ValueError too
+        raise ValueError("expected grpc://host:port or grpcs://host:port, and nothing after it")
+    return f"{parts.scheme}://{parts.netloc}"

@@ -1,0 +1,1 @@
+"""Models behind NVIDIA's Triton Inference Server, reached through its gRPC stream: pictures as bytes, never URLs."""
