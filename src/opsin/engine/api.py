@@ -202,6 +202,7 @@ class EngineStats:
     kv_image_tokens: int | None = None
     cache_bytes: int | None = None  # vision features
     prefix_cache_bytes: int | None = None  # keys and values of finished requests
+    cache_turned_down: bool | None = None  # of vision features only a sample is kept: hardly any came again
     kv_cache_bytes: int | None = None  # allocated for those of running ones
     process_memory_bytes: int | None = None
     device_memory_bytes: int | None = None

@@ -113,6 +113,7 @@ class EngineCore:
             kv_image_tokens=sum(sequence.computed_image_tokens for sequence in sequences),
             cache_bytes=self._feature_cache.size_bytes,
             prefix_cache_bytes=self._prefix_cache.size_bytes,
+            cache_turned_down=self._feature_cache.is_turned_down,
             kv_cache_bytes=self._runner.kv_bytes(),
             device_memory_bytes=self._runner.memory_bytes(),
         )

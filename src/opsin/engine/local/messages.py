@@ -159,13 +159,15 @@ class Failed(msgspec.Struct, frozen=True):
 class CoreStats(msgspec.Struct, frozen=True):
     """Gauges of the worker; ``device_memory_bytes`` is None where the device has no memory of its own.
 
-    ``cache_bytes`` are vision features; ``kv_cache_bytes`` is what is allocated for running requests.
+    ``cache_bytes`` are vision features, of a sample only while ``cache_turned_down``; ``kv_cache_bytes`` is what is
+    allocated for running requests.
     """
 
     kv_tokens: int = 0
     kv_image_tokens: int = 0
     cache_bytes: int = 0
     prefix_cache_bytes: int = 0
+    cache_turned_down: bool = False
     kv_cache_bytes: int = 0
     device_memory_bytes: int | None = None
 
