@@ -17,7 +17,7 @@ from opsin.core.stages import Stage
 from opsin.core.together import together
 from opsin.engine.api import Capabilities, Engine, InputKind
 from opsin.engine.fake import FakeEngine
-from opsin.engine.local.config import ENGINE_STAGES, LocalEngineConfig
+from opsin.engine.local.config import ENGINE_STAGES, LocalEngineConfig, PictureShape
 from opsin.engine.local.engine import LocalEngine
 from opsin.engine.managed.engine import ManagedEngine
 from opsin.engine.replicas.engine import ReplicatedEngine
@@ -58,7 +58,7 @@ from opsin.upstream_model import CountedModel, context_length, found_model, stat
 from opsin.vision.bounds import configured
 from opsin.vision.estimate import estimated
 from opsin.vision.normalization import normalization_of
-from opsin.vision.plan import Family, NativeFamily, counted_by
+from opsin.vision.plan import Family, NativeFamily, VisionPlan, counted_by, typical_plans
 from opsin.vision.registry import family_for, is_native, native_family_for
 
 logger = logging.getLogger(__name__)
@@ -394,6 +394,7 @@ def _local_origin(settings: Settings) -> _Origin:
         image_mean=normalization.mean,
         image_std=normalization.std,
         max_model_len=_max_model_len(settings, card),
+        warm_up_pictures=tuple(_shape(plan) for plan in typical_plans(model.family)),
         delays={stage: seconds for stage, seconds in settings.inject_delay_s.items() if stage in ENGINE_STAGES},
         step_delay_s=settings.inject_step_delay_s,
         out_of_memory=settings.inject_out_of_memory,
@@ -436,6 +437,11 @@ def _model_of_tokens(origin: _Origin, model: LocalModel, media: _Media, metrics:
     )
     serving = _Serving(preparer, PromptCounter(fitter, model.builder), card.generation)
     return _Model(settings, _served(settings, engine, names, serving, media, metrics))
+
+
+def _shape(plan: VisionPlan) -> PictureShape:
+    tile = plan.recipe.tile
+    return PictureShape(num_tiles=plan.num_tiles, width=tile.width, height=tile.height, image_tokens=plan.image_tokens)
 
 
 def _model_of_messages(origin: _Origin, media: _Media, metrics: Metrics) -> _Model:

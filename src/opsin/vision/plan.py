@@ -181,6 +181,16 @@ def planned(family: NativeFamily, size: Size, detail: Detail = Detail.AUTO, num_
     )
 
 
+def typical_plans(family: NativeFamily) -> list[VisionPlan]:
+    """Of a picture that costs little, and of square ones up to the largest; no two alike."""
+    plans = [planned(family, Size(side, side), Detail.LOW if side == _SMALL else Detail.AUTO) for side in _TYPICAL]
+    return list({plan.image_tokens: plan for plan in plans}.values())
+
+
+_SMALL = 224
+_TYPICAL = (_SMALL, 448, 1024, 2048, 4096)
+
+
 @runtime_checkable
 class TokenizedFamily(Family, Protocol):
     """A family whose slots hold text that tokenizers read differently."""

@@ -341,6 +341,7 @@ def _finished(ended: Ended, text: TextStream) -> Finished:
         stages_s=ended.stages_s,
         encoded_pictures_s=ended.encoded_pictures_s,
         encoded_tiles=ended.encoded_tiles,
+        peak_memory_bytes=ended.peak_memory_bytes,
     )
 
 

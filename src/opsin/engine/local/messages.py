@@ -135,7 +135,8 @@ EndReason = FinishReason | Literal["cancelled"]
 class Ended(msgspec.Struct, frozen=True):
     """A request left the engine by itself or by Cancel; ``completion_tokens`` counts a final end-of-sequence token.
 
-    ``cached_tokens`` are prompt positions whose keys and values were there already.
+    ``cached_tokens`` are prompt positions whose keys and values were there already. ``peak_memory_bytes`` is that of
+    the device, or of the worker, while the request ran; None if it was not alone, or nobody tells.
     """
 
     request_id: str
@@ -147,6 +148,7 @@ class Ended(msgspec.Struct, frozen=True):
     stages_s: dict[Stage, float]
     encoded_pictures_s: tuple[float, ...]
     encoded_tiles: int
+    peak_memory_bytes: int | None = None
 
 
 class Failed(msgspec.Struct, frozen=True):
