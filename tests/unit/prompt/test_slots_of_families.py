@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from opsin.core.conversation import Conversation, Detail, MediaRef, Message, Part, RawPrompt, TextPart
 from opsin.core.errors import InvalidRequest
 from opsin.prompt.build import PromptBuilder
-from opsin.prompt.template import ChatTemplate
+from opsin.prompt.template import ChatTemplate, in_parts
 from opsin.vision.gemma3 import Gemma3Family
 from opsin.vision.internvl import InternVLFamily
 from opsin.vision.llava import LlavaFamily
@@ -72,11 +73,11 @@ def test_ids_and_price_are_those_of_the_whole_text(name: str) -> None:
     for text in TEXTS:
         if any(token in text for token in tokenizer.added_tokens):
             continue  # stays text, which a processor does not see to: see test_text_stays_text
-        for parts in ([PICTURES[0], TextPart(text)], [TextPart(text), *PICTURES], [*PICTURES, TextPart(text)]):
+        for parts in _orders(TextPart(text)):
             shown = [part for part in parts if isinstance(part, MediaRef)]
             plans = [planned(case.family, size, num_pictures=len(shown)) for size in SIZES[: len(shown)]]
             tokenised = builder.tokenise(_conversation(parts))
-            rendered = template.render([{"role": "user", "content": [_written(part) for part in parts]}])
+            rendered = template.render([in_parts(message, str) for message in _conversation(parts).messages])
             between = rendered.split(case.family.placeholder.token)
             slots = (*case.written[: len(shown)], "")
             expected = tokenizer.encode("".join(text + slot for text, slot in zip(between, slots, strict=True)))
@@ -103,9 +104,11 @@ def _builder(case: Case) -> PromptBuilder:
     )
 
 
+def _orders(text: TextPart) -> Iterator[list[Part]]:
+    yield [PICTURES[0], text]
+    yield [text, *PICTURES]
+    yield [*PICTURES, text]
+
+
 def _conversation(parts: list[Part]) -> Conversation:
     return Conversation((Message("user", tuple(parts)),))
-
-
-def _written(part: Part) -> dict[str, str]:
-    return {"type": "text", "text": part.text} if isinstance(part, TextPart) else {"type": "image"}

@@ -205,7 +205,7 @@ def test_what_is_counted_and_not_served_is_refused_by_name_with_a_way_out() -> N
 
 
 def test_what_no_recipe_can_do_is_refused_with_a_way_out() -> None:
-    said = replace(card(do_resize=False), model_type="qwen2_vl")
+    said = replace(card(do_resize=False, size={"shortest_edge": 1, "longest_edge": 99}), model_type="qwen2_vl")
     with pytest.raises(ConfigError, match=r"preprocessor_config\.json: resizes.*--upstream"):
         native_family_for(said)
 
