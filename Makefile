@@ -37,8 +37,8 @@ check: $(STAMP)  ## lint, types, import directions
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
-soak: $(STAMP)  ## ten minutes of load, disconnects and killed engines on the real server
-	$(BIN)/python benchmarks/soak.py --minutes 10 --clients 16
+soak: $(STAMP)  ## twenty minutes of load, disconnects and killed engines on the real server
+	$(BIN)/python benchmarks/soak.py --minutes 20 --clients 16
 
 fuzz: $(STAMP)  ## ten minutes of strange pictures, URLs and bodies on the parsers and on the real server
 	$(BIN)/python -m benchmarks.fuzz_media --minutes 10

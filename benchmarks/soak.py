@@ -1,6 +1,6 @@
-"""A soak: the real server under load, with clients that leave and an engine that is killed twice.
+"""A soak: the real server under load, with clients that repeat themselves or leave and an engine that is killed twice.
 
-    python benchmarks/soak.py --minutes 10 --clients 16
+    python benchmarks/soak.py --minutes 20 --clients 16
 
 Right are: every request answered once, with what is in the picture or, around a kill, with a typed 503; one line in the
 log per request; memory and descriptors of every process flat. Prints a table and a verdict; the exit status is 1 when
@@ -16,7 +16,7 @@ import random
 import re
 import statistics
 import time
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -34,6 +34,8 @@ from opsin.testing.server_process import ServerProcess
 TASKS = ("colour", "shape")
 """Questions about one picture that the demo model answers right: a thousand of a thousand."""
 TEXT_SHARE, STREAM_SHARE, LEAVING_SHARE = 0.2, 0.5, 0.1
+REPEAT_SHARE, NUM_RECENT = 0.2, 16
+"""Questions that were asked not long ago, so that caches are met; a few, as the caches are small."""
 SAMPLE_S = 5.0
 AFTERMATH_S = 2.0
 """After the engine is back a request that came before may still be refused."""
@@ -51,6 +53,7 @@ ENVIRONMENT = {
     "OPSIN_LOCAL__NUM_THREADS": "1",  # the demo model is no faster with more
 }
 
+_CACHE_HITS = re.compile(r"^vlm_image_cache_hits_total (\S+)$", re.MULTILINE)
 _ACCESS = re.compile(r"request_id=(chatcmpl-\S+) status=(\d+)")
 
 
@@ -103,6 +106,8 @@ class Record:
     samples: list[Sample] = field(default_factory=list[Sample])
     descriptors_before: int = 0
     descriptors_after: int = 0
+    num_repeats: int = 0
+    cache_hits: int = 0
     mistakes: list[Asked] = field(default_factory=list[Asked])
     wrong: list[Asked] = field(default_factory=list[Asked])
 
@@ -126,6 +131,7 @@ class Soak:
         self._server = server
         self._url = url
         self._rng = rng
+        self._recent: deque[Conversation] = deque(maxlen=NUM_RECENT)
         self.record = Record()
 
     async def run(self, *, seconds: float, num_clients: int, console: Console) -> None:
@@ -138,6 +144,7 @@ class Soak:
             async with asyncio.TaskGroup() as group:
                 for job in jobs:
                     group.create_task(job)
+        self.record.cache_hits = await self._cache_hits()
         await self._examine()
         self.record.descriptors_after = await self._descriptors_at_rest()
 
@@ -150,10 +157,15 @@ class Soak:
                     await asyncio.sleep(1.0)  # as Retry-After says
 
     def _conversation(self) -> Conversation:
+        if self._recent and self._rng.random() < REPEAT_SHARE:
+            self.record.num_repeats += 1
+            return self._rng.choice(self._recent)
         language = self._rng.choice(LANGUAGES)
         if self._rng.random() < TEXT_SHARE:
             return text_only(self._rng, language)
-        return held_out(self._rng, self._rng.choice(TASKS), language)
+        conversation = held_out(self._rng, self._rng.choice(TASKS), language)
+        self._recent.append(conversation)
+        return conversation
 
     async def _ask(self, http: aiohttp.ClientSession, conversation: Conversation) -> Asked:
         stream = self._rng.random() < STREAM_SHARE
@@ -220,6 +232,12 @@ class Soak:
                 same = again.code is None and again.text == asked.reply.text
                 (self.record.mistakes if same else self.record.wrong).append(asked)
 
+    async def _cache_hits(self) -> int:
+        """Pictures whose features were found, over all engines that lived."""
+        async with aiohttp.ClientSession() as http, http.get(f"{self._url}/metrics") as response:
+            found = _CACHE_HITS.search(await response.text())
+        return int(float(found[1])) if found else 0
+
     async def _descriptors_at_rest(self) -> int:
         """Of the gateway, once the number stays the same for a while."""
         seen: list[int] = []
@@ -259,6 +277,7 @@ def checks(record: Record, lines: Sequence[str]) -> Iterator[Check]:
     yield _answers_right(record)
     yield from _logged_once(record, lines)
     yield _recovered(record)
+    yield _repeats_found(record)
     yield from _flat(record)
 
 
@@ -308,6 +327,12 @@ def _recovered(record: Record) -> Check:
     down_s = [outage.ended_at - outage.began_at for outage in record.outages]
     holds = all(seconds < float("inf") for seconds in down_s)
     return Check("the engine came back", holds, ", ".join(f"after {seconds:.1f} s" for seconds in down_s) or "no kill")
+
+
+def _repeats_found(record: Record) -> Check:
+    """Some came when their features had gone, with the engine or for newer ones."""
+    found = f"{record.num_repeats} repeats, {record.cache_hits} pictures found in the cache"
+    return Check("repeated pictures are found", record.cache_hits > 0 or not record.num_repeats, found)
 
 
 def _flat(record: Record) -> Iterator[Check]:
@@ -378,7 +403,7 @@ _KINDS: dict[str, Callable[[Asked], bool]] = {
 def main() -> int:
     """Runs the soak; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--clients", type=int, default=16)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**31))
     args = parser.parse_args()

@@ -123,5 +123,6 @@ def config_of(folder: Path, **changes: object) -> LocalEngineConfig:
         "max_model_len": MAX_MODEL_LEN,
         "device": "cpu",
         "num_threads": 1,
+        "warm_up_s": 0.0,
     }
     return LocalEngineConfig.model_validate({**values, **changes})

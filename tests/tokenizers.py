@@ -66,7 +66,11 @@ class TokenizerKind:
 
     def build(self) -> Tokenizer:
         """The product's adapter of it."""
-        return Tokenizer(json.dumps(self._file()).encode())
+        return Tokenizer(self.to_json().encode())
+
+    def to_json(self) -> str:
+        """What its tokenizer.json holds."""
+        return json.dumps(self._file())
 
     def _file(self) -> dict[str, Any]:
         tokens = [*self.special, *self.added]

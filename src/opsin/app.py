@@ -21,7 +21,7 @@ from opsin.core.together import together
 from opsin.engine.api import Capabilities, Engine, InputKind
 from opsin.engine.apis import ApiEngine
 from opsin.engine.fake import FakeEngine
-from opsin.engine.local.config import ENGINE_STAGES, LocalEngineConfig
+from opsin.engine.local.config import ENGINE_STAGES, LocalEngineConfig, PictureShape
 from opsin.engine.local.engine import LocalEngine
 from opsin.engine.managed.engine import ManagedEngine
 from opsin.engine.replicas.engine import ReplicatedEngine
@@ -72,14 +72,12 @@ from opsin.upstream_model import (
 )
 from opsin.vision.bounds import configured
 from opsin.vision.estimate import estimated
-from opsin.vision.plan import Family, NativeFamily
+from opsin.vision.normalization import normalization_of
+from opsin.vision.plan import Family, NativeFamily, VisionPlan, counted_by, typical_plans
 from opsin.vision.registry import family_for, is_native, native_family_for
 
 logger = logging.getLogger(__name__)
 
-# Transformers' own defaults for a processor that states none.
-IMAGENET_MEAN = (0.485, 0.456, 0.406)
-IMAGENET_STD = (0.229, 0.224, 0.225)
 _RETIRE_S = 0.5
 """Between two looks at a model that is served no more."""
 DEFAULT_MAX_MODEL_LEN = 4096
@@ -325,11 +323,13 @@ def load_local_model(settings: Settings) -> LocalModel:
 def _local_model(settings: Settings, card: ModelCard) -> LocalModel:
     tokenizer = Tokenizer.from_file(card.tokenizer_path)
     family = configured(native_family_for(card), settings.mm_processor_kwargs)
-    family = family.counted_by(lambda text: len(tokenizer.encode(text)))
+    family = counted_by(family, lambda text: len(tokenizer.encode(text)))
     image_token_id = card.image_token_id or tokenizer.token_id(family.image_token)
     if image_token_id is None:
         raise ConfigError(f"the tokenizer has no {family.image_token}, so the model cannot take pictures")
-    builder = PromptBuilder(tokenizer, template_of(settings, card), family.image_token, image_token_id)
+    builder = PromptBuilder(
+        tokenizer, template_of(settings, card), family.image_token, image_token_id, family.placeholder
+    )
     return LocalModel(card, image_token_id, family, tokenizer, builder)
 
 
@@ -440,16 +440,18 @@ def _local_origin(settings: Settings) -> _Origin:
     model = load_local_model(settings)
     card = model.card
     logger.info("%s", fields(model=settings.model, revision=card.revision, quantization=card.quantization))
+    normalization = normalization_of(card)
     config = LocalEngineConfig(
         **settings.local.model_dump(),
         model_path=card.path,
         model_type=card.model_type,
         image_token_id=model.image_token_id,
         eos_token_ids=card.eos_token_ids,
-        image_mean=_per_channel(card.normalization.mean, IMAGENET_MEAN),
-        image_std=_per_channel(card.normalization.std, IMAGENET_STD),
+        image_mean=normalization.mean,
+        image_std=normalization.std,
         max_model_len=_max_model_len(settings, card),
         tombstone_ttl_s=settings.cache.tombstone_ttl_s,
+        warm_up_pictures=tuple(_shape(plan) for plan in typical_plans(model.family)),
         delays={stage: seconds for stage, seconds in settings.inject_delay_s.items() if stage in ENGINE_STAGES},
         step_delay_s=settings.inject_step_delay_s,
         out_of_memory=settings.inject_out_of_memory,
@@ -495,6 +497,11 @@ def _model_of_tokens(origin: _Origin, model: LocalModel, media: _Media, metrics:
     return _Model(settings, _served(settings, engine, names, serving, media, metrics))
 
 
+def _shape(plan: VisionPlan) -> PictureShape:
+    tile = plan.recipe.tile
+    return PictureShape(num_tiles=plan.num_tiles, width=tile.width, height=tile.height, image_tokens=plan.image_tokens)
+
+
 def _model_of_messages(origin: _Origin, media: _Media, metrics: Metrics) -> _Model:
     settings = origin.settings
     engine = _delayed_engine(settings, origin.engine)
@@ -525,14 +532,6 @@ def _text_guard(settings: Settings) -> TextGuard:
     else:
         tokens = special_tokens_of(read_added_tokens(resolve(upstream.tokenizer, hub=settings.hub).path), allowed)
     return TextGuard(tokens, upstream.special_tokens_in_text)
-
-
-def _per_channel(values: tuple[float, ...] | None, default: tuple[float, float, float]) -> tuple[float, float, float]:
-    if values is None:
-        return default
-    if len(values) != 3:
-        raise ConfigError(f"image_mean and image_std need 3 values, one per channel; got {len(values)}")
-    return values[0], values[1], values[2]
 
 
 def _served(

@@ -28,8 +28,8 @@ from opsin.startup import card_of, template_of
 from opsin.telemetry.logs import fields
 from opsin.vision.apis import api_family
 from opsin.vision.bounds import configured
-from opsin.vision.plan import Family
-from opsin.vision.registry import family_for, is_native, native_family_for
+from opsin.vision.plan import Family, counted_by
+from opsin.vision.registry import family_for
 
 logger = logging.getLogger(__name__)
 
@@ -164,9 +164,8 @@ def _counted(settings: Settings, name: str, countable: Countable) -> CountedMode
             return CountedModel(name, countable, family, EstimatedLength())
         tokenizer = Tokenizer.from_file(card.tokenizer_path)
         text = TemplateLength(tokenizer, ChatTemplate(card.chat_template, card.special_tokens))
-        if countable.resolved is not None and card.path == countable.resolved.path and is_native(card.model_type):
-            native = configured(native_family_for(card), settings.mm_processor_kwargs)
-            family = native.counted_by(lambda slot: len(tokenizer.encode(slot)))
+        if countable.resolved is not None and card.path == countable.resolved.path:
+            family = counted_by(family, lambda slot: len(tokenizer.encode(slot)))
     except ConfigError as error:
         logger.info("text tokens are estimated: %s", error.message)
         return CountedModel(name, countable, family, EstimatedLength())

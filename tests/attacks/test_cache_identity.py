@@ -17,6 +17,7 @@ from opsin.engine.fake import FakeEngine
 from opsin.media.config import MediaConfig
 from opsin.media.loader import MediaLoader
 from opsin.settings import load_settings
+from opsin.vision.plan import planned
 from opsin.vision.registry import native_family_for
 from tests.corpus.pictures import data_url
 from tests.integration.gateways import gateway
@@ -36,7 +37,7 @@ def png(picture: Image.Image) -> bytes:
 async def key(data: bytes, *, tenant: str = "a", detail: Detail = Detail.AUTO, mime: str = "image/png") -> str:
     """As a request makes it: from the bytes that it holds, loaded anew."""
     (media,) = await MediaLoader(MediaConfig()).load([MediaRef(data_url(data, mime), detail, "here")])
-    return KEYS.key(SCOPES.of(tenant), media.sha256, FAMILY.plan(media.header.upright, detail))
+    return KEYS.key(SCOPES.of(tenant), media.sha256, planned(FAMILY, media.header.upright, detail))
 
 
 async def test_case_74_size_mode_and_palette_are_part_of_the_identity() -> None:

@@ -16,7 +16,9 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def demo() -> AsyncGenerator[Served]:
-    async with gateway(engine="local", local={"num_threads": 1}, media={"render_timeout_s": 60}) as served:
+    async with gateway(
+        engine="local", local={"num_threads": 1, "warm_up_s": 0}, media={"render_timeout_s": 60}
+    ) as served:
         yield served
 
 

@@ -19,7 +19,7 @@ from opsin.demo import examples
 from opsin.prompt.build import BuiltPrompt
 from opsin.protocol.request import parse_request, to_conversation
 from opsin.settings import load_settings
-from opsin.vision.plan import Size
+from opsin.vision.plan import Size, planned
 from tests.corpus.pictures import data_url
 
 DEMO: LocalModel = load_local_model(load_settings({}))
@@ -34,7 +34,7 @@ QUESTION: dict[str, Any] = {"type": "text", "text": "What number is it?"}
 def built(*messages: dict[str, Any]) -> BuiltPrompt:
     """The prompt that the engine gets for these messages, as a client sends them; pictures are not loaded."""
     conversation = to_conversation(parse_request(json.dumps({"messages": messages}).encode()))
-    plans = [DEMO.family.plan(Size(64, 48), ref.detail) for ref in conversation.media()]
+    plans = [planned(DEMO.family, Size(64, 48), ref.detail) for ref in conversation.media()]
     return DEMO.builder.build(conversation, plans)
 
 

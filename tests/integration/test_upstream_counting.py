@@ -243,7 +243,9 @@ async def test_a_difference_to_the_engines_image_tokens_is_counted_and_logged(
 async def test_where_only_the_sum_is_told_an_exact_text_is_compared() -> None:
     """The demo model's own tokenizer and template are at hand."""
     picture = encoded(scene(size=(64, 64)), "png")
-    async with gateway(engine="local", local={"num_threads": 1}, media={"render_timeout_s": 60}) as local:
+    async with gateway(
+        engine="local", local={"num_threads": 1, "warm_up_s": 0}, media={"render_timeout_s": 60}
+    ) as local:
         _, answer = await ask(local, temperature=0)
         text_tokens = answer["usage"]["prompt_tokens"]
         _, answer = await ask(local, picture, temperature=0)

@@ -26,13 +26,15 @@ class Timeline:
 
     A stage that the engine cannot tell (a remote engine's insides) is absent, not 0. ``upstream_s`` is what a remote
     engine took beyond the stages that it told, None where none was asked. ``sources`` names who told a stage that was
-    not measured here.
+    not measured here. ``peak_memory_bytes`` is the engine's while it ran the request; None where others ran beside it,
+    or the engine cannot tell.
     """
 
     total_s: float
     stages_s: Mapping[Stage, float]
     upstream_s: float | None = None
     sources: Mapping[Stage, str] = field(default_factory=dict[Stage, str])
+    peak_memory_bytes: int | None = None
 
     @property
     def unattributed_s(self) -> float:
@@ -40,8 +42,12 @@ class Timeline:
         return max(0.0, self.total_s - sum(self.stages_s.values()) - (self.upstream_s or 0.0))
 
     def to_wire(self) -> dict[str, float]:
-        """The ``opsin.timeline`` object: milliseconds, stages in order, then ``upstream_ms`` if there is one,
-        ``unattributed_ms`` and ``total_ms``."""
+        """The ``opsin.timeline`` object: ``milliseconds``, then ``peak_memory_bytes`` where it is known."""
+        peak = {} if self.peak_memory_bytes is None else {"peak_memory_bytes": self.peak_memory_bytes}
+        return {**self.milliseconds(), **peak}
+
+    def milliseconds(self) -> dict[str, float]:
+        """Stages in order, then ``upstream_ms`` if there is one, ``unattributed_ms`` and ``total_ms``."""
         stages = {f"{stage}_ms": round(self.stages_s[stage] * 1e3, 3) for stage in Stage if stage in self.stages_s}
         return {
             **stages,

@@ -135,7 +135,7 @@ def print_timeline(timeline: dict[str, float], console: Console) -> None:
     total = timeline["total_ms"]
     start = 0.0
     for name, duration in timeline.items():
-        if name == "total_ms":
+        if name == "total_ms" or not name.endswith("_ms"):
             continue
         left, width = round(start / total * BAR), max(1, round(duration / total * BAR))
         bar = " " * min(left, BAR - 1) + "━" * width

@@ -175,6 +175,7 @@ class Finished:
     encoded_pictures_s: Sequence[float] = field(default=())  # encoder time of each picture that was encoded
     encoded_tiles: int = 0  # of these pictures
     remote: Remote | None = None
+    peak_memory_bytes: int | None = None  # while it ran, of the device or the engine's process; None: not alone there
 
 
 StreamEvent = Delta | Finished
@@ -211,6 +212,7 @@ class EngineStats:
     kv_image_tokens: int | None = None
     cache_bytes: int | None = None  # vision features
     prefix_cache_bytes: int | None = None  # keys and values of finished requests
+    cache_turned_down: bool | None = None  # of vision features only a sample is kept: hardly any came again
     kv_cache_bytes: int | None = None  # allocated for those of running ones
     process_memory_bytes: int | None = None
     device_memory_bytes: int | None = None
@@ -226,6 +228,7 @@ class EngineStats:
             kv_image_tokens=_sum(one.kv_image_tokens for one in several),
             cache_bytes=_sum(one.cache_bytes for one in several),
             prefix_cache_bytes=_sum(one.prefix_cache_bytes for one in several),
+            cache_turned_down=_any(one.cache_turned_down for one in several),
             kv_cache_bytes=_sum(one.kv_cache_bytes for one in several),
             process_memory_bytes=_sum(one.process_memory_bytes for one in several),
             device_memory_bytes=_sum(one.device_memory_bytes for one in several),
@@ -235,6 +238,11 @@ class EngineStats:
 def _sum(values: Iterable[int | None]) -> int | None:
     told = [value for value in values if value is not None]
     return sum(told) if told else None
+
+
+def _any(values: Iterable[bool | None]) -> bool | None:
+    told = [value for value in values if value is not None]
+    return any(told) if told else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

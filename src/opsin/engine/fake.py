@@ -213,6 +213,7 @@ class FakeEngine:
             kv_tokens=sum(_prompt_length(request) for request in running),
             kv_image_tokens=sum(_image_tokens(request) for request in running),
             cache_bytes=0,
+            cache_turned_down=False,
         )
 
     async def _first_token(

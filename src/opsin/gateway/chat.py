@@ -252,7 +252,7 @@ def _timeline(finished: Finished, watch: Stopwatch) -> Timeline:
     else:
         for stage, seconds in finished.stages_s.items():
             watch.add(stage, seconds)
-    return watch.timeline()
+    return replace(watch.timeline(), peak_memory_bytes=finished.peak_memory_bytes)
 
 
 def _prompt_and_sampling(request: ChatCompletionRequest | RawRequest) -> tuple[Prompt, SamplingFields]:

@@ -28,7 +28,7 @@ from opsin.media.types import ImageHeader, MediaBytes, RenderedPicture
 from opsin.prompt.build import PromptBuilder
 from opsin.telemetry.metrics import Metrics
 from opsin.tenants.lanes import Cost
-from opsin.vision.plan import Count, Family, RenderRecipe, Size, VisionPlan
+from opsin.vision.plan import Count, Family, RenderRecipe, Size, VisionPlan, planned
 
 _GUESSED_PATCH = 28
 _MAX_GUESSED_TOKENS = 4096
@@ -156,7 +156,10 @@ class TokenPreparer:
         prompt = self._builder.settle(prompt)
         wants = wanted(prompt, media)
         fitted = await self._fitter.fit(prompt, wants, max_tokens)
-        plans = [one.family.plan(want.size, want.detail) for want, one in zip(wants, fitted.pictures, strict=True)]
+        plans = [
+            planned(one.family, want.size, want.detail, len(wants))
+            for want, one in zip(wants, fitted.pictures, strict=True)
+        ]
         image_tokens = sum(plan.image_tokens for plan in plans)
         await gate.enter(Cost(image_tokens, fitted.tokenised.text_tokens))
         keys = [self._keys.key(scope, picture.sha256, plan) for picture, plan in zip(media, plans, strict=True)]

@@ -308,6 +308,7 @@ class _Http:
         gateway.metrics.running.set(stats.running)
         gateway.metrics.waiting.set(stats.waiting + sum(served.chat.waiting for served in gateway.models))
         gateway.metrics.kv_holds(tokens=stats.kv_tokens, image_tokens=stats.kv_image_tokens)
+        gateway.metrics.cache_is(turned_down=stats.cache_turned_down)
         observe_memory(gateway.metrics, stats)
         gateway.metrics.replicas.samples = replica_samples(by_model)
         return Response(gateway.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")

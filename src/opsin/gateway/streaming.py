@@ -117,7 +117,7 @@ def _report(picture: UsedPicture) -> ImageReport:
 
 def server_timing(timeline: Timeline) -> str:
     """The ``Server-Timing`` header: one metric per stage, in milliseconds."""
-    return ", ".join(f"{name.removesuffix('_ms')};dur={value}" for name, value in timeline.to_wire().items())
+    return ", ".join(f"{name.removesuffix('_ms')};dur={value}" for name, value in timeline.milliseconds().items())
 
 
 def warnings_header(warnings: Sequence[AnswerWarning]) -> dict[str, str]:

@@ -105,7 +105,7 @@ def load_card(resolved: ResolvedModel) -> ModelCard:
         architecture=config.architectures[0] if config.architectures else None,
         max_model_len=text.max_position_embeddings or config.max_position_embeddings,
         dtype=_dtype(config, text),
-        image_token_id=config.image_token_id,
+        image_token_id=config.image_token_index if config.image_token_id is None else config.image_token_id,
         eos_token_ids=_eos_token_ids(folder, eos_statements, special_tokens),
         generation=_generation_defaults(generation),
         vision=vision,

@@ -61,6 +61,7 @@ class ConfigFile:
     vision_config: VisionConfig | None = None
     max_position_embeddings: int | None = None
     image_token_id: int | None = None
+    image_token_index: int | None = None
     eos_token_id: TokenIds = None
     dtype: str | None = None
     torch_dtype: str | None = None

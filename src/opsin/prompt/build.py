@@ -19,7 +19,7 @@ from opsin.core.errors import ConfigError, InvalidRequest
 from opsin.prompt.spelling import spellings
 from opsin.prompt.template import PROBE, ChatTemplate, TemplateMessage, TemplatePart, in_parts, reads_parts
 from opsin.prompt.tokenizer import Tokenizer
-from opsin.vision.plan import VisionPlan
+from opsin.vision.plan import Placeholder, VisionPlan
 
 _PRIVATE_USE = range(0xE000, 0xF900)
 
@@ -28,16 +28,20 @@ _NUM_CACHED_SLOTS = 64
 
 @dataclass(frozen=True, slots=True)
 class TokenisedPrompt:
-    """Token ids of a rendered prompt, each of its ``num_pictures`` still one placeholder, and its text."""
+    """Token ids of a rendered prompt, each of its ``num_pictures`` still one placeholder, and its text.
+
+    ``markers_per_picture`` is ``Placeholder.num_markers``.
+    """
 
     ids: tuple[int, ...]
     num_pictures: int
     text: str
+    markers_per_picture: int = 0
 
     @property
     def text_tokens(self) -> int:
-        """All but the placeholders."""
-        return len(self.ids) - self.num_pictures
+        """All but the placeholders, and the markers that are counted with a picture."""
+        return len(self.ids) - self.num_pictures * (1 + self.markers_per_picture)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +56,21 @@ class BuiltPrompt:
 class PromptBuilder:
     """Builds prompts for one checkpoint; safe to share between requests."""
 
-    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate, image_token: str, image_token_id: int) -> None:
-        """``image_token`` is the family's placeholder, ``image_token_id`` the model's id of an encoder position.
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        template: ChatTemplate,
+        image_token: str,
+        image_token_id: int,
+        placeholder: Placeholder | None = None,
+    ) -> None:
+        """``image_token`` is the family's, ``image_token_id`` the model's id of it: a position of the encoder.
+
+        ``placeholder`` is what the template writes for a picture, where it is another token.
 
         Raises:
-            ConfigError: the tokenizer gives the placeholder another id, or the template can render neither form of
-                message content.
+            ConfigError: the tokenizer gives the image token another id, or does not know the placeholder, or the
+                template can render neither form of message content.
         """
         found = tokenizer.token_id(image_token)
         if found != image_token_id or image_token_id not in tokenizer.added_token_ids:
@@ -66,7 +79,11 @@ class PromptBuilder:
             )
         self._tokenizer = tokenizer
         self._template = template
-        self._image_token = image_token
+        self._placeholder = placeholder or Placeholder(image_token)
+        placeholder_id = tokenizer.token_id(self._placeholder.token)
+        if placeholder_id is None or placeholder_id not in tokenizer.added_token_ids:
+            raise ConfigError(f"tokenizer.json: {self._placeholder.token} is no added token; it stands for a picture")
+        self._placeholder_id = placeholder_id
         self._image_token_id = image_token_id
         self._added_token = re.compile(spellings(tokenizer.added_tokens))
         # A slot of 17 tiles takes milliseconds to tokenise, and a checkpoint has few different ones.
@@ -87,8 +104,8 @@ class PromptBuilder:
         if num_places == 0 and isinstance(prompt.text, str):
             return prompt.as_turn()
         raise InvalidRequest(
-            f"the prompt has {num_places} placeholders {self._image_token} for {num_pictures} pictures; it needs one "
-            "for each, or, as text, none at all, to be sent with its pictures as one turn of a chat",
+            f"the prompt has {num_places} placeholders {self._placeholder.token} for {num_pictures} pictures; it needs "
+            "one for each, or, as text, none at all, to be sent with its pictures as one turn of a chat",
             param="prompt",
         )
 
@@ -103,12 +120,19 @@ class PromptBuilder:
             InvalidRequest: the template refuses the conversation or drops a picture of it, or a text is not Unicode.
         """
         tokenised = self._raw(prompt) if isinstance(prompt, RawPrompt) else self._tokenised(prompt)
-        num_places, num_pictures = tokenised.ids.count(self._image_token_id), sum(1 for _ in prompt.media())
+        num_places, num_pictures = tokenised.ids.count(self._placeholder_id), sum(1 for _ in prompt.media())
         if num_places != num_pictures:
             raise InvalidRequest(
                 f"the chat template has places for {num_places} pictures, the request has {num_pictures}"
             )
-        return TokenisedPrompt(tuple(tokenised.ids), num_pictures, tokenised.text)
+        if self._placeholder_id != self._image_token_id and self._image_token_id in tokenised.ids:
+            raise InvalidRequest(
+                f"the prompt has image tokens of its own (id {self._image_token_id}); a picture is written as "
+                f"{self._placeholder.token}",
+                param="prompt",
+            )
+        markers = self._placeholder.num_markers
+        return TokenisedPrompt(tuple(tokenised.ids), num_pictures, tokenised.text, markers)
 
     def expand(self, prompt: TokenisedPrompt, plans: Sequence[VisionPlan]) -> BuiltPrompt:
         """With a slot for every placeholder.
@@ -131,17 +155,18 @@ class PromptBuilder:
 
     def _num_places(self, prompt: RawPrompt) -> int:
         if isinstance(prompt.text, str):
-            return sum(match[0] == self._image_token for match in self._added_token.finditer(prompt.text))
+            return sum(match[0] == self._placeholder.token for match in self._added_token.finditer(prompt.text))
         for token_id in prompt.text:
             if not 0 <= token_id <= self._tokenizer.max_token_id:
                 raise InvalidRequest(
                     f"{token_id} is no token; ids go from 0 to {self._tokenizer.max_token_id}", param="prompt_token_ids"
                 )
-        return prompt.text.count(self._image_token_id)
+        return prompt.text.count(self._placeholder_id)
 
     def _raw(self, prompt: RawPrompt) -> _Tokenised:
         if isinstance(prompt.text, str):
-            return _Tokenised(self._tokenizer.encode(prompt.text), prompt.text)
+            text = self._surrounded(prompt.text)
+            return _Tokenised(self._tokenizer.encode(text), text)
         return _Tokenised(list(prompt.text), self._tokenizer.decode(prompt.text, skip_special_tokens=False))
 
     def _tokenised(self, conversation: Conversation) -> _Tokenised:
@@ -161,16 +186,22 @@ class PromptBuilder:
         messages = [self._message(message, write) for message in conversation.messages]
         ids: list[int] = []
         text: list[str] = []
-        for piece, is_hidden in cuts.split(self._template.render(messages)):
+        for piece, is_hidden in cuts.split(self._surrounded(self._template.render(messages))):
             ids += self._tokenizer.encode_plain(piece) if is_hidden else self._tokenizer.encode(piece)
             text.append(piece)
         return _Tokenised(ids, "".join(text))
 
     def _message(self, message: Message, write: Callable[[str], str]) -> TemplateMessage:
         if not self._wants_parts:
-            lines = (write(part.text) if isinstance(part, TextPart) else self._image_token for part in message.parts)
+            picture = self._placeholder.token
+            lines = (write(part.text) if isinstance(part, TextPart) else picture for part in message.parts)
             return {"role": message.role, "content": "\n".join(lines)}
         return in_parts(message, write)
+
+    def _surrounded(self, rendered: str) -> str:
+        """With the text that the model's processor writes around each picture."""
+        token, before, after = self._placeholder.token, self._placeholder.before, self._placeholder.after
+        return rendered.replace(token, f"{before}{token}{after}") if before or after else rendered
 
     def _added(self, prompt: _Tokenised) -> list[int]:
         return [token_id for token_id in prompt.ids if token_id in self._tokenizer.added_token_ids]
@@ -178,7 +209,7 @@ class PromptBuilder:
     def _with_slots(self, ids: Sequence[int], plans: Sequence[VisionPlan]) -> Iterator[int]:
         remaining = iter(plans)
         for token_id in ids:
-            if token_id == self._image_token_id:
+            if token_id == self._placeholder_id:
                 plan = next(remaining)
                 yield from self._slot_ids(plan.slot, plan.image_tokens)
             else:
@@ -194,7 +225,7 @@ class PromptBuilder:
     def _template_wants_parts(self) -> bool:
         """Whether content is a list of parts (the rule for pictures) or a string; found out by rendering both."""
         as_parts = self._probe([{"type": "image"}, {"type": "text", "text": PROBE}])
-        if reads_parts(as_parts) and as_parts.count(self._image_token) == 1:
+        if reads_parts(as_parts) and as_parts.count(self._placeholder.token) == 1:
             return True
         if PROBE in self._probe(PROBE):
             return False

@@ -52,6 +52,11 @@ class Metrics:
         )
         self.cache_hits = self._counter_if(cache, "vlm_image_cache_hits_total", "Pictures whose features were cached")
         self.cache_misses = self._counter_if(cache, "vlm_image_cache_misses_total", "Pictures that had to be encoded")
+        self.cache_turned_down = self._gauge_if(
+            cache,
+            "opsin_feature_cache_turned_down",
+            "1 while hardly any picture comes again, so that only a sample is kept",
+        )
         self.kv_image_ratio = self._gauge_if(
             kv,
             "vlm_kv_cache_image_tokens_ratio",
@@ -136,6 +141,11 @@ class Metrics:
         """What the KV cache holds right now."""
         if self.kv_image_ratio is not None and tokens is not None and image_tokens is not None:
             self.kv_image_ratio.set(image_tokens / tokens if tokens else 0.0)
+
+    def cache_is(self, *, turned_down: bool | None) -> None:
+        """Whether the engine's feature cache has turned itself down."""
+        if self.cache_turned_down is not None and turned_down is not None:
+            self.cache_turned_down.set(turned_down)
 
     def finished(self, timeline: Timeline) -> None:
         """One request was answered completely."""

@@ -1,7 +1,8 @@
 """Gemma 3: one square view; with pan and scan, a long picture is also shown in pieces.
 
 The arithmetic is that of ``pan_and_scan`` in Transformers' ``image_processing_pil_gemma3.py``. Around every view stand
-a start and an end marker; the blank lines and words that the processor adds are text, and not counted here.
+a start and an end marker; the blank lines and words that the processor adds are text, and not counted here. The local
+engine never pans and scans: the words would have to be tokenised with the text before them, which is measured earlier.
 """
 
 from __future__ import annotations
@@ -12,12 +13,17 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from opsin.core.conversation import Detail
+from opsin.core.errors import ConfigError
+from opsin.models.card import ModelCard
 from opsin.models.files import Edges
 from opsin.models.vision_files import VisionFiles
-from opsin.vision.plan import Count, RenderRecipe, Size
+from opsin.vision.plan import Count, ImageTokens, Placeholder, RenderRecipe, Size
 from opsin.vision.reading import filter_of, positive, square
 from opsin.vision.recipe import Filter, Resize, View, Window
 from opsin.vision.tiles import caps_of_tiles, tiles_within
+
+_BLANK_LINE = "\n\n"
+_TOKENS = ImageTokens(start="<start_of_image>", image="<image_soft_token>", end="<end_of_image>")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +38,17 @@ class Gemma3Family:
     max_crops: int = 4
     min_ratio: float = 1.2
     filter: Filter | None = Filter.BILINEAR
+    tokens: ImageTokens = _TOKENS
+
+    @property
+    def image_token(self) -> str:
+        """See NativeFamily."""
+        return self.tokens.image
+
+    @property
+    def placeholder(self) -> Placeholder:
+        """See NativeFamily: the template writes only the start marker."""
+        return Placeholder(self.tokens.start, before=_BLANK_LINE, after=_BLANK_LINE)
 
     def count(self, size: Size, detail: Detail = Detail.AUTO, num_pictures: int = 1) -> Count:
         """See Family. ``high`` and ``original`` pan and scan, ``low`` does not, ``auto`` as the checkpoint does."""
@@ -51,6 +68,10 @@ class Gemma3Family:
         to_view = Resize(Size(self.view_side, self.view_side), self.filter)
         pieces = _pieces(size, self._num_crops(size, detail))
         return RenderRecipe(to_view.size, (View((to_view,)), *(View((piece, to_view)) for piece in pieces)))
+
+    def slot(self, size: Size, detail: Detail = Detail.AUTO, num_pictures: int = 1) -> str:
+        """See NativeFamily: one view."""
+        return self.tokens.slot(self.tokens_per_view)
 
     def with_max_pixels(self, max_pixels: int) -> Self:
         """See Family: fewer pieces. Under two of them nothing is cut."""
@@ -111,4 +132,20 @@ def from_files(files: VisionFiles) -> Gemma3Family:
         max_crops=stated.pan_and_scan_max_num_crops or 4,
         min_ratio=stated.pan_and_scan_min_ratio_to_activate or 1.2,
         filter=filter_of(document, Filter.BILINEAR),
+    )
+
+
+def from_card(card: ModelCard) -> Gemma3Family:
+    """With the marker tokens of its tokenizer, and one view of every picture. Raises ConfigError."""
+    family, names = from_files(card.vision), card.special_tokens
+    if family.pan_and_scan:
+        raise ConfigError(f"{card.vision.image_processor.name}: do_pan_and_scan is true; the local engine has one view")
+    return replace(
+        family,
+        max_crops=1,
+        tokens=ImageTokens(
+            image=names.get("image_token", _TOKENS.image),
+            start=names.get("boi_token", _TOKENS.start),
+            end=names.get("eoi_token", _TOKENS.end),
+        ),
     )

@@ -17,7 +17,7 @@ from opsin.core.errors import ConfigError
 from opsin.models.card import ModelCard
 from opsin.models.files import Edges
 from opsin.models.vision_files import VisionFiles
-from opsin.vision.plan import Count, RenderRecipe, Size, VisionPlan
+from opsin.vision.plan import Count, Placeholder, RenderRecipe, Size
 from opsin.vision.reading import filter_of, positive
 from opsin.vision.recipe import Filter, Resize, View
 
@@ -60,12 +60,25 @@ class Idefics3Family:
 
     @property
     def image_token(self) -> str:
-        """The placeholder that the chat template emits once per picture."""
+        """See NativeFamily."""
         return self.markers.image
+
+    @property
+    def placeholder(self) -> Placeholder:
+        """See NativeFamily."""
+        return Placeholder(self.image_token)
 
     def count(self, size: Size, detail: Detail = Detail.AUTO, num_pictures: int = 1) -> Count:
         """See Family. ``auto`` is the checkpoint's own default, ``low`` never cuts, ``original`` is ``high``."""
-        return self._count(size, self._fitting(size, detail))
+        fit = self._fitting(size, detail)
+        num_tiles = fit.rows * fit.columns + 1
+        return Count(
+            original=size,
+            used=fit.cut,
+            num_tiles=num_tiles,
+            image_tokens=num_tiles * self.tokens_per_tile,
+            marker_tokens=self._num_markers(fit.rows, fit.columns),
+        )
 
     def recipe(self, size: Size, detail: Detail = Detail.AUTO, num_pictures: int = 1) -> RenderRecipe:
         """See Rendering. The overview is made from the picture that is cut."""
@@ -75,22 +88,13 @@ class Idefics3Family:
             return RenderRecipe(tile, (View(steps),))
         return RenderRecipe(tile, (View(steps, fit.columns, fit.rows), View((*steps, Resize(tile, self.filter)))))
 
-    def plan(self, size: Size, detail: Detail) -> VisionPlan:
+    def slot(self, size: Size, detail: Detail = Detail.AUTO, num_pictures: int = 1) -> str:
         """See NativeFamily."""
         fit = self._fitting(size, detail)
-        count = self._count(size, fit)
-        return VisionPlan(
-            original=count.original,
-            used=count.used,
-            num_tiles=count.num_tiles,
-            image_tokens=count.image_tokens,
-            marker_tokens=count.marker_tokens,
-            slot=self._slot(fit.rows, fit.columns),
-            recipe=self.recipe(size, detail),
-        )
+        return self._slot(fit.rows, fit.columns)
 
     def counted_by(self, num_tokens: Callable[[str], int]) -> Self:
-        """See NativeFamily: small tokenizers have no token for a blank line."""
+        """See TokenizedFamily: small tokenizers have no token for a blank line."""
         return replace(self, blank_line_tokens=num_tokens(_BLANK_LINE))
 
     def with_max_pixels(self, max_pixels: int) -> Self:
@@ -105,16 +109,6 @@ class Idefics3Family:
     def caps(self) -> Sequence[int]:
         """See Family."""
         return [(tiles * self.tile_side) ** 2 for tiles in range(1, self.longest_edge // self.tile_side + 1)]
-
-    def _count(self, size: Size, fit: _Fit) -> Count:
-        num_tiles = fit.rows * fit.columns + 1
-        return Count(
-            original=size,
-            used=fit.cut,
-            num_tiles=num_tiles,
-            image_tokens=num_tiles * self.tokens_per_tile,
-            marker_tokens=self._num_markers(fit.rows, fit.columns),
-        )
 
     def _fitting(self, size: Size, detail: Detail) -> _Fit:
         split = self.do_image_splitting if detail is Detail.AUTO else detail is not Detail.LOW

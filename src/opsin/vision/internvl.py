@@ -12,12 +12,15 @@ from functools import lru_cache
 from typing import Self
 
 from opsin.core.conversation import Detail
+from opsin.models.card import ModelCard
 from opsin.models.files import Edges
 from opsin.models.vision_files import VisionFiles
-from opsin.vision.plan import Count, RenderRecipe, Size
+from opsin.vision.plan import Count, ImageTokens, Placeholder, RenderRecipe, Size
 from opsin.vision.reading import UNKNOWN_TOWER, VisionTower, filter_of, patch_side, positive, square
 from opsin.vision.recipe import Filter, Resize, View
 from opsin.vision.tiles import caps_of_tiles, tiles_within
+
+_TOKENS = ImageTokens(start="<img>", image="<IMG_CONTEXT>", end="</img>")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +35,17 @@ class InternVLFamily:
     crops: bool = True
     has_overview: bool = True
     filter: Filter | None = Filter.BICUBIC
+    tokens: ImageTokens = _TOKENS
+
+    @property
+    def image_token(self) -> str:
+        """See NativeFamily."""
+        return self.tokens.image
+
+    @property
+    def placeholder(self) -> Placeholder:
+        """See NativeFamily."""
+        return Placeholder(self.image_token)
 
     def count(self, size: Size, detail: Detail = Detail.AUTO, num_pictures: int = 1) -> Count:
         """See Family. ``low`` is one tile; ``high`` and ``original`` cut, ``auto`` as the checkpoint does."""
@@ -55,6 +69,10 @@ class InternVLFamily:
         canvas = Size(columns * self.tile_side, rows * self.tile_side)
         tiles, overview = View((Resize(canvas, self.filter),), columns, rows), View((Resize(tile, self.filter),))
         return RenderRecipe(tile, (tiles, overview) if self.has_overview and columns * rows > 1 else (tiles,))
+
+    def slot(self, size: Size, detail: Detail = Detail.AUTO, num_pictures: int = 1) -> str:
+        """See NativeFamily."""
+        return self.tokens.slot(self.count(size, detail).image_tokens)
 
     def with_max_pixels(self, max_pixels: int) -> Self:
         """See Family."""
@@ -116,6 +134,19 @@ def from_files(files: VisionFiles) -> InternVLFamily:
         min_tiles=positive(stated.min_patches, document, "min_patches"),
         max_tiles=positive(stated.max_patches, document, "max_patches"),
         filter=filter_of(document, Filter.BICUBIC),
+    )
+
+
+def from_card(card: ModelCard) -> InternVLFamily:
+    """With the marker tokens of its tokenizer. Raises ConfigError."""
+    family, names = from_files(card.vision), card.special_tokens
+    return replace(
+        family,
+        tokens=ImageTokens(
+            image=names.get("context_image_token", _TOKENS.image),
+            start=names.get("start_image_token", _TOKENS.start),
+            end=names.get("end_image_token", _TOKENS.end),
+        ),
     )
 
 

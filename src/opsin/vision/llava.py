@@ -5,19 +5,21 @@ The rule is that of Transformers' ``processing_llava.py``. The same model type a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from opsin.core.conversation import Detail
 from opsin.core.errors import ConfigError
+from opsin.models.card import ModelCard
 from opsin.models.files import Document, Edges
 from opsin.models.vision_files import VisionFiles
 from opsin.vision import pixtral
-from opsin.vision.plan import Count, Family, RenderRecipe, Size
+from opsin.vision.plan import Count, Family, ImageTokens, NativeFamily, Placeholder, RenderRecipe, Size
 from opsin.vision.reading import TowerConfig, background, filter_of, patch_side, positive
 from opsin.vision.recipe import Colour, Filter, middle, resized, squared
 
 _CLIP_VIEW = Size(336, 336)
+IMAGE_TOKENS = ImageTokens(image="<image>")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +36,17 @@ class LlavaFamily:
     filter: Filter | None = Filter.BICUBIC
     shortest_edge: int | None = 336
     background: Colour | None = None
+    tokens: ImageTokens = IMAGE_TOKENS
+
+    @property
+    def image_token(self) -> str:
+        """See NativeFamily."""
+        return self.tokens.image
+
+    @property
+    def placeholder(self) -> Placeholder:
+        """See NativeFamily."""
+        return Placeholder(self.image_token)
 
     def count(self, size: Size, detail: Detail = Detail.AUTO, num_pictures: int = 1) -> Count:
         """See Family. ``detail`` changes nothing."""
@@ -48,6 +61,10 @@ class LlavaFamily:
         if self.shortest_edge is not None:
             return middle(size, self.shortest_edge, self.view, self.filter)
         return resized(self.view, self.filter)
+
+    def slot(self, size: Size, detail: Detail = Detail.AUTO, num_pictures: int = 1) -> str:
+        """See NativeFamily."""
+        return self.tokens.slot(self.tokens_per_view)
 
     def with_max_pixels(self, max_pixels: int) -> Self:
         """See Family: there is nothing to lower."""
@@ -92,9 +109,33 @@ class ClassToken:
 
 def from_files(files: VisionFiles) -> Family:
     """The family of a checkpoint. Raises ConfigError."""
+    return pixtral.from_files(files) if _is_pixtral(files) else _with_one_view(files)
+
+
+def from_card(card: ModelCard) -> NativeFamily:
+    """The same with its tokenizer's image token. Raises ConfigError."""
+    if _is_pixtral(card.vision):
+        return pixtral.from_files(card.vision)
+    return replace(_with_one_view(card.vision), tokens=image_tokens_of(card))
+
+
+def image_tokens_of(card: ModelCard) -> ImageTokens:
+    """As the processors of LLaVA find them: the tokenizer's own, else the processor's. Raises ConfigError."""
+    stated = card.vision.processor.read_if_any(_ImageToken).image_token
+    return ImageTokens(image=card.special_tokens.get("image_token") or stated or IMAGE_TOKENS.image)
+
+
+@dataclass(frozen=True, slots=True)
+class _ImageToken:
+    image_token: str | None = None
+
+
+def _is_pixtral(files: VisionFiles) -> bool:
+    return files.config.read(TowerConfig).vision_config.model_type == "pixtral"
+
+
+def _with_one_view(files: VisionFiles) -> LlavaFamily:
     tower = files.config.read(TowerConfig).vision_config
-    if tower.model_type == "pixtral":
-        return pixtral.from_files(files)
     document = files.image_processor
     stated = document.read(_ImageProcessor)
     view = _view(stated, document)

@@ -14,12 +14,13 @@ from opsin.core.conversation import Detail
 from opsin.core.errors import ConfigError
 from opsin.models.files import Edges
 from opsin.models.vision_files import VisionFiles
-from opsin.vision.plan import Count, RenderRecipe, Size
+from opsin.vision.plan import Count, ImageTokens, Placeholder, RenderRecipe, Size
 from opsin.vision.reading import LOW_PIXELS, TowerConfig, filter_of, patch_side, positive, refuse_shape
 from opsin.vision.recipe import Filter, resized
 
 _LONGEST_EDGE = 1024
 _WITHIN = Edges(longest_edge=_LONGEST_EDGE)
+_TOKENS, _ROW_END = ImageTokens(image="[IMG]", end="[IMG_END]"), "[IMG_BREAK]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +31,18 @@ class PixtralFamily:
     longest_edge: int = _LONGEST_EDGE
     factor: int = 16
     filter: Filter | None = Filter.BICUBIC
+    tokens: ImageTokens = _TOKENS
+    row_end: str = _ROW_END
+
+    @property
+    def image_token(self) -> str:
+        """See NativeFamily."""
+        return self.tokens.image
+
+    @property
+    def placeholder(self) -> Placeholder:
+        """See NativeFamily."""
+        return Placeholder(self.image_token)
 
     def count(self, size: Size, detail: Detail = Detail.AUTO, num_pictures: int = 1) -> Count:
         """See Family. ``high`` and ``original`` are ``auto``: the picture is scaled only down to the cap."""
@@ -49,6 +62,12 @@ class PixtralFamily:
     def recipe(self, size: Size, detail: Detail = Detail.AUTO, num_pictures: int = 1) -> RenderRecipe | None:
         """See Rendering. Patches are cut by the engine."""
         return None if self.filter is None else resized(self.count(size, detail).used, self.filter)
+
+    def slot(self, size: Size, detail: Detail = Detail.AUTO, num_pictures: int = 1) -> str:
+        """See NativeFamily."""
+        count = self.count(size, detail)
+        columns, rows = count.image_tokens // count.marker_tokens, count.marker_tokens
+        return (self.tokens.image * columns + self.row_end) * (rows - 1) + self.tokens.slot(columns)
 
     def with_max_pixels(self, max_pixels: int) -> Self:
         """See Family: the cap is on a square's side."""
@@ -75,6 +94,9 @@ class _ImageProcessor:
 class _Processor:
     patch_size: int | None = None
     spatial_merge_size: int | None = None
+    image_token: str | None = None
+    image_break_token: str | None = None
+    image_end_token: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,4 +119,6 @@ def from_files(files: VisionFiles) -> PixtralFamily:
         longest_edge=positive(size.longest_edge, document, "size.longest_edge"),
         factor=patch * positive(merge, files.processor, "spatial_merge_size"),
         filter=filter_of(document, Filter.BICUBIC),
+        tokens=ImageTokens(image=processor.image_token or _TOKENS.image, end=processor.image_end_token or _TOKENS.end),
+        row_end=processor.image_break_token or _ROW_END,
     )

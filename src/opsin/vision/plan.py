@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, Self, runtime_checkable
+from typing import Protocol, Self, TypeVar, runtime_checkable
 
 from opsin.core.conversation import Detail
 from opsin.vision.recipe import RenderRecipe
@@ -44,8 +44,8 @@ class Count:
 class VisionPlan(Count):
     """Exact cost and layout of one picture.
 
-    ``slot`` is the text that stands for the picture in the prompt, all of it markers and image tokens of the model's
-    own vocabulary, tokenised apart and spliced as ids.
+    ``slot`` is the text that stands for the picture in the prompt. It begins and ends with tokens of the model's own,
+    so that it can be tokenised apart and spliced as ids.
     """
 
     slot: str
@@ -120,18 +120,89 @@ def recipe_of(family: object, size: Size, detail: Detail = Detail.AUTO, num_pict
     return family.recipe(size, detail, num_pictures) if isinstance(family, Rendering) else None
 
 
-class NativeFamily(Family, Protocol):
-    """A family that the local engine can serve: it also says how pixels are made and what stands for them."""
+@dataclass(frozen=True, slots=True)
+class Placeholder:
+    """What the chat template writes for a picture, to be replaced by its slot.
+
+    The model's processor writes ``before`` and ``after`` around it, which are tokenised with the text that they touch.
+    ``num_markers`` tokens that the template writes around it are the picture's, and counted with it.
+    """
+
+    token: str
+    before: str = ""
+    after: str = ""
+    num_markers: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageTokens:
+    """Text of the tokens of a slot: one per position that the encoder fills, and what stands around all of them."""
+
+    image: str
+    start: str = ""
+    end: str = ""
+
+    def slot(self, image_tokens: int) -> str:
+        """For so many positions."""
+        return f"{self.start}{self.image * image_tokens}{self.end}"
+
+
+class NativeFamily(Family, Rendering, Protocol):
+    """A family that the local engine can serve: it also says what stands for a picture in the prompt."""
 
     @property
     def image_token(self) -> str:
-        """The placeholder that the chat template emits once per picture."""
+        """What stands in a slot at each position that the encoder fills."""
         ...
+
+    @property
+    def placeholder(self) -> Placeholder:
+        """What the chat template emits once per picture; mostly the same token."""
+        ...
+
+    def slot(self, size: Size, detail: Detail = Detail.AUTO, num_pictures: int = 1) -> str:
+        """The text that stands for an upright picture of ``size``; arguments as for ``count``. See VisionPlan."""
+        ...
+
+
+def planned(family: NativeFamily, size: Size, detail: Detail = Detail.AUTO, num_pictures: int = 1) -> VisionPlan:
+    """The plan for an upright picture of ``size``, one of ``num_pictures`` in its request. Raises MediaError."""
+    count = family.count(size, detail, num_pictures)
+    recipe = family.recipe(size, detail, num_pictures)
+    assert recipe is not None, "a checkpoint that recipes cannot follow is refused when it is loaded"
+    return VisionPlan(
+        original=count.original,
+        used=count.used,
+        num_tiles=count.num_tiles,
+        image_tokens=count.image_tokens,
+        marker_tokens=count.marker_tokens,
+        slot=family.slot(size, detail, num_pictures),
+        recipe=recipe,
+    )
+
+
+def typical_plans(family: NativeFamily) -> list[VisionPlan]:
+    """Of a picture that costs little, and of square ones up to the largest; no two alike."""
+    plans = [planned(family, Size(side, side), Detail.LOW if side == _SMALL else Detail.AUTO) for side in _TYPICAL]
+    return list({plan.image_tokens: plan for plan in plans}.values())
+
+
+_SMALL = 224
+_TYPICAL = (_SMALL, 448, 1024, 2048, 4096)
+
+
+@runtime_checkable
+class TokenizedFamily(Family, Protocol):
+    """A family whose slots hold text that tokenizers read differently."""
 
     def counted_by(self, num_tokens: Callable[[str], int]) -> Self:
         """This family, whose markers are counted as its tokenizer does, which says how many tokens a text is."""
         ...
 
-    def plan(self, size: Size, detail: Detail) -> VisionPlan:
-        """The plan for an upright picture of ``size``."""
-        ...
+
+F = TypeVar("F", bound=Family)
+
+
+def counted_by(family: F, num_tokens: Callable[[str], int]) -> F:
+    """The family with its markers counted by a tokenizer, where that makes a difference."""
+    return family.counted_by(num_tokens) if isinstance(family, TokenizedFamily) else family

@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from opsin.core.conversation import Detail
+from opsin.models.card import ModelCard
 from opsin.models.files import Edges
 from opsin.models.vision_files import VisionFiles
-from opsin.vision.plan import Count, RenderRecipe, Size
+from opsin.vision.plan import Count, ImageTokens, Placeholder, RenderRecipe, Size
 from opsin.vision.reading import LOW_PIXELS, filter_of, positive
 from opsin.vision.recipe import Filter, resized
 from opsin.vision.smart_resize import check_ratio, smart_resize
@@ -20,6 +21,9 @@ from opsin.vision.smart_resize import check_ratio, smart_resize
 _MIN_PIXELS = 56 * 56
 _MAX_PIXELS = 28 * 28 * 1280
 _BOUNDS = Edges(shortest_edge=_MIN_PIXELS, longest_edge=_MAX_PIXELS)
+_TOKENS = ImageTokens(image="<|image_pad|>")
+_TEMPLATE_MARKERS = 2
+"""``<|vision_start|>`` and ``<|vision_end|>``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +40,17 @@ class QwenVLFamily:
     min_pixels: int = _MIN_PIXELS
     max_pixels: int = _MAX_PIXELS
     filter: Filter | None = Filter.BICUBIC
+    tokens: ImageTokens = _TOKENS
+
+    @property
+    def image_token(self) -> str:
+        """See NativeFamily."""
+        return self.tokens.image
+
+    @property
+    def placeholder(self) -> Placeholder:
+        """See NativeFamily."""
+        return Placeholder(self.image_token, num_markers=_TEMPLATE_MARKERS)
 
     @property
     def factor(self) -> int:
@@ -46,11 +61,21 @@ class QwenVLFamily:
         """See Family. ``high`` and ``original`` are ``auto``: the picture is scaled only down to the cap."""
         family = self.with_max_pixels(LOW_PIXELS) if detail is Detail.LOW else self
         used = family.resized(size)
-        return Count(original=size, used=used, num_tiles=1, image_tokens=used.area // self.factor**2, marker_tokens=2)
+        return Count(
+            original=size,
+            used=used,
+            num_tiles=1,
+            image_tokens=used.area // self.factor**2,
+            marker_tokens=_TEMPLATE_MARKERS,
+        )
 
     def recipe(self, size: Size, detail: Detail = Detail.AUTO, num_pictures: int = 1) -> RenderRecipe | None:
         """See Rendering. Patches are cut by the engine."""
         return None if self.filter is None else resized(self.count(size, detail).used, self.filter)
+
+    def slot(self, size: Size, detail: Detail = Detail.AUTO, num_pictures: int = 1) -> str:
+        """See NativeFamily."""
+        return self.tokens.slot(self.count(size, detail).image_tokens)
 
     def resized(self, size: Size) -> Size:
         """The size that the encoder sees. Raises MediaError."""
@@ -92,3 +117,9 @@ def from_files(files: VisionFiles) -> QwenVLFamily:
         max_pixels=positive(stated.max_pixels or stated.size.longest_edge, document, "size.longest_edge"),
         filter=filter_of(document, Filter.BICUBIC),
     )
+
+
+def from_card(card: ModelCard) -> QwenVLFamily:
+    """With the image token of its tokenizer. Raises ConfigError."""
+    family = from_files(card.vision)
+    return replace(family, tokens=ImageTokens(image=card.special_tokens.get("image_token", _TOKENS.image)))

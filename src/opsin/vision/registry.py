@@ -27,6 +27,7 @@ from opsin.vision import (
     qwen_vl,
 )
 from opsin.vision.plan import Family, NativeFamily
+from opsin.vision.size import Size
 
 FromFiles = Callable[[VisionFiles], Family]
 
@@ -51,13 +52,22 @@ def native_family_for(card: ModelCard) -> NativeFamily:
     """The family of a checkpoint that the local engine can serve.
 
     Raises:
-        ConfigError: it serves no such model type, or the checkpoint's values contradict the family's rule.
+        ConfigError: it serves no such model type, or the checkpoint's values contradict the family's rule, or no recipe
+            does what its image processor does.
     """
     build = _NATIVE.get(card.model_type)
     if build is None:
-        supported = ", ".join(sorted(_NATIVE))
-        raise ConfigError(f"model_type {card.model_type}: not served by the local engine; supported: {supported}")
-    return build(card)
+        raise ConfigError(
+            f"model_type {card.model_type}: not served by the local engine, which serves {', '.join(sorted(_NATIVE))}; "
+            "serve it by another engine and give its address: --upstream URL"
+        )
+    family = build(card)
+    if family.recipe(_ANY_SIZE) is None:
+        raise ConfigError(
+            f"{card.vision.image_processor.name}: resizes, crops or cuts pictures as the local engine cannot; "
+            "serve it by another engine and give its address: --upstream URL"
+        )
+    return family
 
 
 def is_native(model_type: str) -> bool:
@@ -98,6 +108,15 @@ FAMILIES: Mapping[str, FromFiles] = {
 }
 
 _NATIVE: Mapping[str, Callable[[ModelCard], NativeFamily]] = {
+    "gemma3": gemma3.from_card,
     "idefics3": idefics3.from_card,
+    "internvl": internvl.from_card,
+    "llava": llava.from_card,
+    "mistral3": lambda card: pixtral.from_files(card.vision),
+    "qwen2_5_vl": qwen_vl.from_card,
+    "qwen2_vl": qwen_vl.from_card,
+    "qwen3_vl": qwen_vl.from_card,
     "smolvlm": idefics3.from_card,
 }
+
+_ANY_SIZE = Size(640, 480)

@@ -57,6 +57,11 @@ def test_the_log_has_every_answer_once() -> None:
     assert failed(good(), [*LOG, *strangers]) == ["every answer in the log"]
 
 
+def test_repeats_that_no_cache_found_fail() -> None:
+    assert failed(replace(good(), num_repeats=5, cache_hits=1)) == []
+    assert failed(replace(good(), num_repeats=5)) == ["repeated pictures are found"]
+
+
 def test_what_grows_fails() -> None:
     leaking = [Sample(float(at), "engine", 2, 400.0 + at, 7) for at in range(100)]
     record = replace(good(), samples=leaking, descriptors_after=18)

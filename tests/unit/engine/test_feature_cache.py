@@ -1,6 +1,11 @@
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+import pytest
+
 from opsin.engine.local.feature_cache import FeatureCache, Features, PictureUnits
+from opsin.engine.local.hit_watch import SAMPLE, SAMPLE_WINDOW, WINDOW
 
 
 def features(size_bytes: int = 10) -> Features:
@@ -207,3 +212,56 @@ def test_what_is_too_old_is_not_found_and_goes():
     now[0] = 20.0
     cache.expire()
     assert cache.size_bytes == 0
+
+
+def lookups(cache: FeatureCache, names: Iterable[str]) -> int:
+    """One request with one unit for each name, encoded when it is not there; returns how many were."""
+    found_before = 0
+    for name in names:
+        if cache.take(name, name, whole(name)) is None:
+            put(cache, name, name)
+        else:
+            found_before += 1
+        cache.release(name)
+    return found_before
+
+
+def test_a_cache_that_hardly_helps_turns_itself_down_and_comes_back(caplog: pytest.LogCaptureFixture):
+    cache = FeatureCache(10**9)
+    lookups(cache, (f"once-{number}" for number in range(WINDOW - 1)))
+    assert not cache.is_turned_down
+    leased = put(cache, "reader", "leased")
+    lookups(cache, ["last"])
+    assert cache.is_turned_down
+    assert "turns itself down" in caplog.text
+    assert cache.size_bytes < 10 * WINDOW / 4, "what was kept for nothing is given back"
+    assert cache.take("reader", "leased") is leased
+    lookups(cache, (f"more-{number}" for number in range(WINDOW)))
+    assert cache.size_bytes < 10 * WINDOW / 4, "and little more is kept"
+    assert cache.is_turned_down
+    lookups(cache, (f"again-{number % 500}" for number in range(4 * SAMPLE * SAMPLE_WINDOW)))
+    assert not cache.is_turned_down
+    assert "turns itself up" in caplog.text
+    names = [f"full-{number}" for number in range(100)]
+    lookups(cache, names)
+    assert lookups(cache, names) == len(names)
+
+
+def test_a_cache_that_helps_once_in_fifty_stays_up():
+    cache = FeatureCache(10**9)
+    lookups(cache, (f"{number}" if number % 50 else "same" for number in range(3 * WINDOW)))
+    assert not cache.is_turned_down
+
+
+def test_tiles_that_come_again_count_though_no_picture_does():
+    """A stream of screenshots."""
+    cache = FeatureCache(10**9)
+    for number in range(WINDOW):
+        name = f"shot-{number}"
+        picture = PictureUnits(name, ("the same", name))
+        assert not cache.reserve(name, [name])
+        for unit in picture.unit_keys:
+            if cache.take(name, unit, picture) is None:
+                cache.store(name, "scope", unit, features(), [picture])
+        cache.release(name)
+    assert not cache.is_turned_down

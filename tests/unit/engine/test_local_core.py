@@ -39,6 +39,7 @@ class ScriptedRunner:
         self.fails_for: str | None = None
         self.num_features = 2
         self.fails_to_save = False
+        self.peak = 0
 
     def load(self, progress: Callable[[str], None]) -> LoadedModel:
         return LoadedModel("cpu", "float32", 1, 1000)
@@ -50,6 +51,7 @@ class ScriptedRunner:
         names = [named(unit) for unit in units]
         self._maybe_fail(Stage.VISION_ENCODE, names)
         self.encoded += names
+        self.peak += 100
         return [Encoded(Features(name, 10, self.num_features), 1, 0.25) for name in names]
 
     def prefill(self, chunk: PrefillChunk) -> int | None:
@@ -78,6 +80,12 @@ class ScriptedRunner:
 
     def kv_bytes(self) -> int:
         return 0
+
+    def start_peak(self) -> None:
+        self.peak = 0
+
+    def peak_bytes(self) -> int | None:
+        return self.peak
 
     def memory_bytes(self) -> int | None:
         return None
@@ -269,6 +277,45 @@ def test_an_error_costs_its_request_and_nobody_else(stage: Stage, error: Excepti
     assert bench.only_end().request_id == "two"
     assert bench.runner.released == ["one", "two"]
     assert bench.core.stats().kv_tokens == 0
+
+
+def test_no_memory_for_one_of_several_pictures_costs_that_request_alone():
+    bench = Bench(max_num_seqs=2)
+    bench.runner.error, bench.runner.fails_in, bench.runner.fails_for = OutOfMemory(), Stage.VISION_ENCODE, "b"
+    bench.core.submit(submit("one", picture("a"), picture("b"), picture("c")))
+    bench.core.submit(submit("two", picture("c"), picture("a")))
+    output = bench.run()
+    assert [failed.request_id for failed in output.failed] == ["one"]
+    assert [ended.request_id for ended in output.ended] == ["two"]
+    assert sorted(bench.runner.released) == ["one", "two"]
+    assert bench.core.stats().kv_tokens == 0
+
+
+def test_no_memory_for_a_preempted_prompt_costs_that_request_alone():
+    bench = Bench(max_num_seqs=2)
+    bench.core.submit(submit("one"))
+    bench.core.submit(submit("two", picture("a")))
+    while len(bench.core.step().tokens) < 2:
+        pass
+    bench.runner.error, bench.runner.fails_in = OutOfMemory(), Stage.DECODE
+    bench.core.step()
+    assert bench.runner.preempted == ["two"]
+    bench.runner.fails_in, bench.runner.fails_for = Stage.PREFILL, "two"
+    output = bench.run()
+    assert [(failed.request_id, failed.error.code) for failed in output.failed] == [("two", "engine_out_of_memory")]
+    assert [(ended.request_id, ended.completion_tokens) for ended in output.ended] == [("one", 4)]
+
+
+def test_the_peak_is_told_of_a_request_that_was_alone():
+    bench = Bench(max_num_seqs=2)
+    bench.core.submit(submit("one", picture("a"), picture("b")))
+    assert bench.only_end().peak_memory_bytes == 200
+    bench.core.submit(submit("two", picture("c")))
+    assert bench.only_end().peak_memory_bytes == 100
+    bench.core.submit(submit("three", picture("d")))
+    bench.core.step()
+    bench.core.submit(submit("four"))
+    assert [ended.peak_memory_bytes for ended in bench.run().ended] == [None, None]
 
 
 def test_the_second_request_queues():

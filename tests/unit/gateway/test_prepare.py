@@ -21,7 +21,7 @@ from opsin.media.types import ImageFormat, ImageHeader, MediaBytes, RenderedPict
 from opsin.settings import Settings
 from opsin.telemetry.metrics import Metrics
 from opsin.tenants.lanes import Cost
-from opsin.vision.plan import RenderRecipe, Size
+from opsin.vision.plan import RenderRecipe, Size, planned
 
 MAX_MODEL_LEN = 100
 MODEL = load_local_model(Settings())
@@ -158,7 +158,7 @@ async def test_a_scaled_picture_has_features_of_its_own() -> None:
 @pytest.mark.parametrize("detail", [Detail.HIGH, Detail.ORIGINAL])
 async def test_high_that_does_not_fit_is_refused_with_both_numbers(detail: Detail) -> None:
     bench = Bench()
-    needed = MODEL.family.plan(SIZE, detail).prompt_tokens
+    needed = planned(MODEL.family, SIZE, detail).prompt_tokens
     left = MAX_MODEL_LEN - await num_ids(detail) + needed - 20
     refused = await bench.refusal(detail, max_tokens=20)
     assert (refused.code, refused.param) == ("context_length_exceeded", PARAM)
@@ -167,7 +167,7 @@ async def test_high_that_does_not_fit_is_refused_with_both_numbers(detail: Detai
 
 @pytest.mark.parametrize("detail", Detail)
 async def test_a_plan_counts_what_the_prompt_holds(detail: Detail) -> None:
-    assert await num_ids(detail) - await num_ids() == MODEL.family.plan(SIZE, detail).prompt_tokens
+    assert await num_ids(detail) - await num_ids() == planned(MODEL.family, SIZE, detail).prompt_tokens
 
 
 async def test_rejecting_and_downscaling_are_the_operators_choice() -> None:

@@ -16,7 +16,7 @@ from opsin.models.card import GenerationDefaults, ModelCard, Normalization, load
 from opsin.models.facts import facts_of
 from opsin.models.hub import ResolvedModel
 from opsin.models.traits import Fusion, Traits
-from opsin.vision.plan import Size
+from opsin.vision.plan import Size, planned
 from opsin.vision.registry import family_for, native_family_for
 from tests import checkpoints
 
@@ -98,7 +98,7 @@ def test_what_transformers_writes(tmp_path: Path) -> None:
     assert found.generation.temperature == 0
     assert found.chat_template == "{{ messages }}"
     assert found.special_tokens["bos_token"] == "<|im_start|>"
-    assert native_family_for(found).plan(Size(256, 256), Detail.AUTO).image_tokens == 5 * 16
+    assert planned(native_family_for(found), Size(256, 256), Detail.AUTO).image_tokens == 5 * 16
 
 
 def test_new_layout_nests_the_image_processor(tmp_path: Path) -> None:

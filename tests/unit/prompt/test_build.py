@@ -19,7 +19,7 @@ from opsin.prompt.build import BuiltPrompt, PromptBuilder
 from opsin.prompt.template import ChatTemplate
 from opsin.prompt.tokenizer import Tokenizer
 from opsin.vision.idefics3 import Idefics3Family
-from opsin.vision.plan import Size, VisionPlan
+from opsin.vision.plan import Size, VisionPlan, planned
 from tests import checkpoints
 
 PROCESSOR = Idefics3Processor(
@@ -69,7 +69,7 @@ def message(role: Role, *parts: str | MediaRef) -> Message:
 
 
 def plans_for(*sizes: tuple[int, int]) -> list[VisionPlan]:
-    return [FAMILY.plan(Size(*size), Detail.AUTO) for size in sizes]
+    return [planned(FAMILY, Size(*size), Detail.AUTO) for size in sizes]
 
 
 def decoded(prompt: BuiltPrompt) -> str:
@@ -278,9 +278,8 @@ def test_template_that_renders_no_content(template: str) -> None:
 
 
 def test_slot_of_another_vocabulary() -> None:
-    plan = Idefics3Family(
-        name="other", longest_edge=128, tile_side=128, tokens_per_tile=4, do_image_splitting=False
-    ).plan(Size(1, 1), Detail.AUTO)
+    family = Idefics3Family(name="other", longest_edge=128, tile_side=128, tokens_per_tile=4, do_image_splitting=False)
+    plan = planned(family, Size(1, 1), Detail.AUTO)
     other = [replace(plan, image_tokens=5)]
     with pytest.raises(ConfigError, match="4 image tokens in a slot of 5"):
         builder().build(Conversation((message("user", PICTURE),)), other)

@@ -19,12 +19,12 @@ from opsin.prompt.build import PromptBuilder
 from opsin.prompt.template import ChatTemplate
 from opsin.prompt.tokenizer import Tokenizer
 from opsin.settings import load_settings
-from opsin.vision.plan import Size, VisionPlan
+from opsin.vision.plan import Size, VisionPlan, planned
 from tests.tokenizers import GEMMA3, KINDS
 
 PICTURE = MediaRef("data:", Detail.AUTO, "")
 DEMO = load_local_model(load_settings({}))
-PLAN = DEMO.family.plan(Size(1, 1), Detail.AUTO)
+PLAN = planned(DEMO.family, Size(1, 1), Detail.AUTO)
 
 
 @dataclass(frozen=True, slots=True)

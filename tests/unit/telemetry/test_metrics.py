@@ -25,9 +25,11 @@ def test_what_an_engine_cannot_tell_is_absent() -> None:
     metrics.looked_up(hits=1, misses=1)
     metrics.encoded((0.5,), 1)
     metrics.kv_holds(tokens=10, image_tokens=5)
+    metrics.cache_is(turned_down=True)
     text = metrics.render().decode()
     assert "vlm_encoder_inference_seconds" not in text
     assert "vlm_image_cache" not in text
+    assert "opsin_feature_cache" not in text
     assert "vlm_kv_cache" not in text
     assert "vlm_total_image_tokens_total 0.0" in text
 

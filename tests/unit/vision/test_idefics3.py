@@ -25,7 +25,7 @@ from transformers.models.smolvlm.processing_smolvlm import (
 from opsin.core.conversation import Detail
 from opsin.media.render import execute
 from opsin.vision.idefics3 import Idefics3Family
-from opsin.vision.plan import Count, RenderRecipe, Size
+from opsin.vision.plan import Count, RenderRecipe, Size, planned
 from tests.checkpoints import tokenizer
 
 Pixels = NDArray[np.uint8]
@@ -94,7 +94,7 @@ def grid_of_the_processor(family: Idefics3Family, size: Size) -> tuple[int, int,
 @example(width=2, height=4096)
 @example(width=4097, height=3)
 def test_grid_is_the_processors(family: Idefics3Family, width: int, height: int) -> None:
-    plan = family.plan(Size(width, height), Detail.HIGH)
+    plan = planned(family, Size(width, height), Detail.HIGH)
     rows, columns = grid_of(plan.recipe)
     assert (plan.num_tiles, rows, columns) == grid_of_the_processor(family, Size(width, height))
     assert plan.recipe.num_tiles == plan.num_tiles
@@ -114,9 +114,9 @@ def test_grid_is_the_processors(family: Idefics3Family, width: int, height: int)
 )
 def test_golden_values(width: int, height: int, small: int, large: int) -> None:
     size = Size(width, height)
-    assert SMOLVLM_256M.plan(size, Detail.AUTO).image_tokens == small
-    assert FAMILIES["SmolVLM-2.2B"].plan(size, Detail.AUTO).image_tokens == large
-    assert SMOLVLM_256M.plan(size, Detail.LOW).image_tokens == 64
+    assert planned(SMOLVLM_256M, size, Detail.AUTO).image_tokens == small
+    assert planned(FAMILIES["SmolVLM-2.2B"], size, Detail.AUTO).image_tokens == large
+    assert planned(SMOLVLM_256M, size, Detail.LOW).image_tokens == 64
 
 
 @pytest.mark.parametrize(
@@ -132,14 +132,14 @@ def test_golden_values(width: int, height: int, small: int, large: int) -> None:
     ],
 )
 def test_detail_decides_about_splitting(do_image_splitting: bool, detail: Detail, num_tiles: int) -> None:
-    plan = family(do_image_splitting=do_image_splitting).plan(Size(1024, 1024), detail)
+    plan = planned(family(do_image_splitting=do_image_splitting), Size(1024, 1024), detail)
     assert (plan.num_tiles, plan.image_tokens) == (num_tiles, num_tiles * 64)
 
 
 def test_used_is_what_the_encoder_sees() -> None:
-    plan = SMOLVLM_256M.plan(Size(640, 480), Detail.AUTO)
+    plan = planned(SMOLVLM_256M, Size(640, 480), Detail.AUTO)
     assert (plan.original, plan.used) == (Size(640, 480), Size(2048, 1536))
-    assert SMOLVLM_256M.plan(Size(640, 480), Detail.LOW).used == Size(512, 512)
+    assert planned(SMOLVLM_256M, Size(640, 480), Detail.LOW).used == Size(512, 512)
 
 
 def processor_of(family: Idefics3Family, *, split: bool) -> Idefics3Processor:
@@ -155,7 +155,7 @@ def processor_of(family: Idefics3Family, *, split: bool) -> Idefics3Processor:
 @pytest.mark.parametrize("size", [Size(256, 256), Size(300, 100), Size(40, 200), Size(1, 700), Size(90, 2)])
 def test_slot_is_the_processors_expansion(size: Size, split: bool) -> None:
     processor = processor_of(DEMO, split=split)
-    plan = DEMO.plan(size, Detail.HIGH if split else Detail.LOW)
+    plan = planned(DEMO, size, Detail.HIGH if split else Detail.LOW)
     tokens: Any = processor(
         text="<image>", images=[[picture_of(size)]], images_kwargs={"input_data_format": "channels_last"}
     )
@@ -167,7 +167,7 @@ def test_slot_is_the_processors_expansion(size: Size, split: bool) -> None:
 @settings(max_examples=100, deadline=None)
 @given(width=SIDES, height=SIDES, detail=st.sampled_from(Detail))
 def test_count_is_that_of_the_plan_and_markers_are_those_of_its_slot(width: int, height: int, detail: Detail) -> None:
-    plan = SMOLVLM_256M.plan(Size(width, height), detail)
+    plan = planned(SMOLVLM_256M, Size(width, height), detail)
     count = SMOLVLM_256M.count(Size(width, height), detail)
     assert count == Count(
         original=plan.original,
@@ -191,7 +191,7 @@ def test_a_cap_lowers_the_longest_edge_to_whole_tiles() -> None:
 @settings(max_examples=50, deadline=None)
 @given(width=st.integers(1, 2000), height=st.integers(1, 2000), detail=st.sampled_from(Detail))
 def test_slot_is_smolvlms_expansion(width: int, height: int, detail: Detail) -> None:
-    plan = DEMO.plan(Size(width, height), detail)
+    plan = planned(DEMO, Size(width, height), detail)
     assert plan.slot == get_image_prompt_string(
         *grid_of(plan.recipe),
         16,
@@ -245,5 +245,5 @@ def test_recipe_gives_the_processors_pixels(kind: Any, family: Idefics3Family, s
     # The processor takes a picture of height 1 or 3 for one whose channels come first, unless it is told.
     output = processor(picture, input_data_format="channels_last")
     expected = np.asarray(output["pixel_values"])[0].transpose(0, 2, 3, 1)
-    plan = family.plan(size, Detail.HIGH if split else Detail.LOW)
+    plan = planned(family, size, Detail.HIGH if split else Detail.LOW)
     np.testing.assert_array_equal(tiles_of(picture, plan.recipe), expected)

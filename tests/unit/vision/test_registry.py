@@ -12,13 +12,14 @@ import pytest
 
 from opsin.core.conversation import Detail
 from opsin.core.errors import ConfigError
+from opsin.engine.local.traits import TRAITS
 from opsin.models.card import GenerationDefaults, ModelCard, Normalization
 from opsin.models.facts import Facts, facts_of, known_checkpoints
 from opsin.models.files import Document
 from opsin.models.vision_files import VisionFiles
 from opsin.vision.estimate import estimated
-from opsin.vision.plan import Family, Size
-from opsin.vision.registry import family_for, native_family_for
+from opsin.vision.plan import Family, Size, planned
+from opsin.vision.registry import FAMILIES, family_for, is_native, native_family_for
 
 SIZES = [Size(336, 336), Size(512, 512), Size(640, 480), Size(1024, 1024), Size(1920, 1080), Size(4032, 3024)]
 
@@ -164,12 +165,12 @@ def card(
 def test_family_has_the_checkpoints_parameters(model_type: str) -> None:
     family = native_family_for(card(model_type))
     assert (family.name, family.image_token) == (model_type, "<image>")
-    assert family.plan(Size(640, 480), Detail.AUTO).image_tokens == 832
+    assert planned(family, Size(640, 480), Detail.AUTO).image_tokens == 832
 
 
 def test_only_smolvlm_takes_markers_from_the_tokenizer() -> None:
     names = {"fake_image_token": "<f>", "global_image_token": "<g>", "image_token": "<i>"}
-    slot = native_family_for(card("smolvlm", names)).plan(Size(1, 1), Detail.LOW).slot
+    slot = planned(native_family_for(card("smolvlm", names)), Size(1, 1), Detail.LOW).slot
     assert slot == "<f><g>" + "<i>" * 64 + "<f>"
     assert native_family_for(card("idefics3", names)).image_token == "<image>"
 
@@ -177,7 +178,7 @@ def test_only_smolvlm_takes_markers_from_the_tokenizer() -> None:
 def test_tokens_per_tile_come_from_the_model_where_the_processor_is_silent() -> None:
     config = '{"scale_factor": 3, "vision_config": {"patch_size": 14}}'
     said = card(image_seq_len=None, config=config, max_image_size={"longest_edge": 384})
-    assert native_family_for(said).plan(Size(9, 9), Detail.LOW).image_tokens == 81
+    assert planned(native_family_for(said), Size(9, 9), Detail.LOW).image_tokens == 81
 
 
 @pytest.mark.parametrize(
@@ -196,8 +197,18 @@ def test_contradicting_values_are_refused_by_name(said: ModelCard, message: str)
         native_family_for(said)
 
 
-def test_what_can_be_counted_is_not_yet_served() -> None:
-    said = replace(card(), model_type="qwen2_5_vl", vision=facts("Qwen/Qwen2.5-VL-7B-Instruct").vision)
+def test_what_is_counted_and_not_served_is_refused_by_name_with_a_way_out() -> None:
+    said = replace(card(), model_type="llama4", vision=facts("meta-llama/Llama-4-Scout-17B-16E-Instruct").vision)
     assert family_for(said.vision).count(SIZES[0]).image_tokens == 144
-    with pytest.raises(ConfigError, match="qwen2_5_vl: not served by the local engine; supported: idefics3, smolvlm"):
+    with pytest.raises(ConfigError, match=r"llama4: not served by the local engine, which serves gemma3, .*--upstream"):
         native_family_for(said)
+
+
+def test_what_no_recipe_can_do_is_refused_with_a_way_out() -> None:
+    said = replace(card(do_resize=False, size={"shortest_edge": 1, "longest_edge": 99}), model_type="qwen2_vl")
+    with pytest.raises(ConfigError, match=r"preprocessor_config\.json: resizes.*--upstream"):
+        native_family_for(said)
+
+
+def test_every_family_that_the_engine_batches_is_served_and_no_other() -> None:
+    assert {name for name in FAMILIES if is_native(name)} == TRAITS.keys()

@@ -62,12 +62,29 @@ class LocalOptions(BaseModel):
         default=None, description="has to be the checkpoint's own, which is honoured without this"
     )
     start_timeout_s: float = Field(default=600.0, gt=0, description="for the model to load")
+    warm_up_s: float = Field(
+        default=20.0,
+        ge=0,
+        description="after loading, steps of every kind are run for so long at most before requests are taken; 0: none",
+    )
+
+
+class PictureShape(BaseModel):
+    """A picture as the engine gets it: tiles of one size in pixels, and the positions that they fill."""
+
+    model_config = ConfigDict(frozen=True)
+
+    num_tiles: int
+    width: int
+    height: int
+    image_tokens: int
 
 
 class LocalEngineConfig(LocalOptions):
     """What the worker process needs to load and run one model.
 
-    ``image_mean`` and ``image_std`` are per RGB channel, for pixels scaled to 0..1. Fault injection for tests:
+    ``image_mean`` and ``image_std`` are per RGB channel, for pixels scaled to 0..1. ``warm_up_pictures`` are some of
+    the model's shapes. Fault injection for tests:
     ``delays`` adds seconds to a stage of every request (vision_encode: of every picture), ``step_delay_s`` to every
     decode step, ``out_of_memory`` makes so many of a stage's first calls fail.
     """
@@ -80,6 +97,7 @@ class LocalEngineConfig(LocalOptions):
     image_std: tuple[float, float, float]
     max_model_len: int = Field(gt=1)
     tombstone_ttl_s: float = Field(default=TOMBSTONE_TTL_S, gt=0)
+    warm_up_pictures: tuple[PictureShape, ...] = ()
     delays: dict[Stage, Seconds] = Field(default_factory=dict[Stage, float])
     step_delay_s: Seconds = 0.0
     out_of_memory: dict[Stage, int] = Field(default_factory=dict[Stage, int])

@@ -98,6 +98,7 @@ class EngineCore:
 
     def step(self) -> StepOutput:
         """One micro-batch of the encoder or some prefill, and one token for every sequence that decodes."""
+        self._watch_memory()
         work = self._scheduler.schedule()
         self._preempt(work.preempt)
         self._encode(work.encode)
@@ -113,9 +114,20 @@ class EngineCore:
             kv_image_tokens=sum(sequence.computed_image_tokens for sequence in sequences),
             cache_bytes=self._feature_cache.size_bytes,
             prefix_cache_bytes=self._prefix_cache.size_bytes,
+            cache_turned_down=self._feature_cache.is_turned_down,
             kv_cache_bytes=self._runner.kv_bytes(),
             device_memory_bytes=self._runner.memory_bytes(),
         )
+
+    def _watch_memory(self) -> None:
+        """The memory of a step is a request's own as long as nobody else is there."""
+        sequences = tuple(self._scheduler)
+        for sequence in sequences:
+            if len(sequences) > 1:
+                sequence.is_alone = False
+            elif sequence.is_alone is None:
+                sequence.is_alone = True
+                self._runner.start_peak()
 
     def _preempt(self, sequences: tuple[Sequence, ...]) -> None:
         for sequence in sequences:
@@ -217,8 +229,9 @@ class EngineCore:
         if reason != "stop":
             self._tokens.append(Token(sequence.id, token))
         if reason is not None:
+            peak = self._runner.peak_bytes() if sequence.is_alone else None
             self._remove(sequence.id)
-            self._ended.append(_ended(sequence, reason))
+            self._ended.append(_ended(sequence, reason, peak))
 
     def _emit(self) -> StepOutput:
         output = StepOutput(tuple(self._tokens), tuple(self._ended), tuple(self._failed), self.stats())
@@ -361,7 +374,7 @@ def _ids(sequences: Seq[Sequence]) -> Fields:
     return fields(request_id=",".join(sequence.id for sequence in sequences))
 
 
-def _ended(sequence: Sequence, reason: EndReason) -> Ended:
+def _ended(sequence: Sequence, reason: EndReason, peak_memory_bytes: int | None = None) -> Ended:
     return Ended(
         request_id=sequence.id,
         reason=reason,
@@ -372,4 +385,5 @@ def _ended(sequence: Sequence, reason: EndReason) -> Ended:
         stages_s=sequence.clock.stages_s,
         encoded_pictures_s=tuple(sequence.encoded_pictures_s.values()),
         encoded_tiles=sequence.encoded_tiles,
+        peak_memory_bytes=peak_memory_bytes,
     )

@@ -181,6 +181,7 @@ class LocalEngine:
             kv_image_tokens=core.kv_image_tokens,
             cache_bytes=core.cache_bytes,
             prefix_cache_bytes=core.prefix_cache_bytes,
+            cache_turned_down=core.cache_turned_down,
             kv_cache_bytes=core.kv_cache_bytes,
             process_memory_bytes=_memory_bytes(self._worker),
             device_memory_bytes=core.device_memory_bytes,
@@ -349,6 +350,7 @@ def _finished(ended: Ended, text: TextStream) -> Finished:
         stages_s=ended.stages_s,
         encoded_pictures_s=ended.encoded_pictures_s,
         encoded_tiles=ended.encoded_tiles,
+        peak_memory_bytes=ended.peak_memory_bytes,
     )
 
 

@@ -76,6 +76,14 @@ class FaultyRunner:
         """See Runner."""
         return self._runner.kv_bytes()
 
+    def start_peak(self) -> None:
+        """See Runner."""
+        self._runner.start_peak()
+
+    def peak_bytes(self) -> int | None:
+        """See Runner."""
+        return self._runner.peak_bytes()
+
     def memory_bytes(self) -> int | None:
         """See Runner."""
         return self._runner.memory_bytes()

@@ -6,8 +6,9 @@ Purging a picture takes the units that no other picture of the scope holds.
 
 Keys are opaque and never shared between scopes; values are opaque objects with a size. A lease keeps an entry usable
 for its request even when it is purged or does not fit: then no later lookup finds it, and it is freed when the last
-lease ends. What was used more than once outlives what was not (a segmented LRU, Karedla et al. 1994). Safe to call from
-several threads: the worker's reader answers Reserve while a step runs. Knows no torch.
+lease ends. What was used more than once outlives what was not (a segmented LRU, Karedla et al. 1994). Where hardly any
+unit comes again, only a sample is kept (``HitWatch``). Safe to call from several threads: the worker's reader answers
+Reserve while a step runs. Knows no torch.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
+
+from opsin.engine.local.hit_watch import HitWatch
 
 PROVEN_SHARE = 0.8
 """How much of the capacity may be held by what was used more than once."""
@@ -93,6 +96,7 @@ class FeatureCache:
         self._leases: dict[str, _Leases] = {}
         self._size_bytes = self._proven_bytes = 0
         self._lock = threading.Lock()
+        self._watch = HitWatch()
         self.hits = 0
         self.misses = 0
 
@@ -100,6 +104,11 @@ class FeatureCache:
     def size_bytes(self) -> int:
         """Bytes that a lookup can find."""
         return self._size_bytes
+
+    @property
+    def is_turned_down(self) -> bool:
+        """Whether only a sample is kept, because hardly anything was found again."""
+        return self._watch.is_down
 
     def reserve(self, request_id: str, keys: Iterable[str]) -> frozenset[str]:
         """Leases the pictures of ``keys`` that are there as a whole. This is the lookup that hits and misses count."""
@@ -120,6 +129,8 @@ class FeatureCache:
         """The features of a unit for a request, leased to it. From now on ``holder`` has this unit too."""
         with self._lock:
             entry = self._lease(request_id, unit_key)
+            if self._capacity_bytes and self._watch.saw(unit_key, found=entry is not None):
+                self._turn_down()
             if entry is not None and holder is not None and self._entry(unit_key) is entry:
                 self._link(unit_key, entry, holder)
             return entry.features if entry else None
@@ -133,7 +144,7 @@ class FeatureCache:
         """
         with self._lock:
             entry = _Entry(scope=scope, features=features, stored_at=self._now())
-            if self._make_room(features.size_bytes):
+            if self._watch.admits(unit_key) and self._make_room(features.size_bytes):
                 self._drop(unit_key)
                 self._fresh[unit_key] = entry
                 self._size_bytes += features.size_bytes
@@ -166,6 +177,11 @@ class FeatureCache:
             oldest = self._now() - self._ttl_s
             for key in [key for key, entry in self._entries() if entry.stored_at < oldest]:
                 self._drop(key)
+
+    def _turn_down(self) -> None:
+        """Gives back what was used once; what is leased lives on with its leases."""
+        for key in [key for key in self._fresh if not self._watch.admits(key)]:
+            self._drop(key)
 
     def _entries(self) -> Iterator[tuple[str, _Entry]]:
         """Those that are evicted first come first."""

@@ -137,7 +137,8 @@ EndReason = FinishReason | Literal["cancelled"]
 class Ended(msgspec.Struct, frozen=True):
     """A request left the engine by itself or by Cancel; ``completion_tokens`` counts a final end-of-sequence token.
 
-    ``cached_tokens`` are prompt positions whose keys and values were there already.
+    ``cached_tokens`` are prompt positions whose keys and values were there already. ``peak_memory_bytes`` is that of
+    the device, or of the worker, while the request ran; None if it was not alone, or nobody tells.
     """
 
     request_id: str
@@ -149,6 +150,7 @@ class Ended(msgspec.Struct, frozen=True):
     stages_s: dict[Stage, float]
     encoded_pictures_s: tuple[float, ...]
     encoded_tiles: int
+    peak_memory_bytes: int | None = None
 
 
 class Failed(msgspec.Struct, frozen=True):
@@ -161,13 +163,15 @@ class Failed(msgspec.Struct, frozen=True):
 class CoreStats(msgspec.Struct, frozen=True):
     """Gauges of the worker; ``device_memory_bytes`` is None where the device has no memory of its own.
 
-    ``cache_bytes`` are vision features; ``kv_cache_bytes`` is what is allocated for running requests.
+    ``cache_bytes`` are vision features, of a sample only while ``cache_turned_down``; ``kv_cache_bytes`` is what is
+    allocated for running requests.
     """
 
     kv_tokens: int = 0
     kv_image_tokens: int = 0
     cache_bytes: int = 0
     prefix_cache_bytes: int = 0
+    cache_turned_down: bool = False
     kv_cache_bytes: int = 0
     device_memory_bytes: int | None = None
 

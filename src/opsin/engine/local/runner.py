@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import torch
 
-from opsin.engine.local import loading
+from opsin.engine.local import loading, process_peak
 from opsin.engine.local.config import LocalEngineConfig
 from opsin.engine.local.families import SEAMS
 from opsin.engine.local.families.seam import Positions
@@ -45,6 +45,7 @@ class TransformersRunner:
         self._config = config
         self._seam = SEAMS[config.model_type]
         self._states: dict[str, _State] = {}
+        self._has_process_peak = False
 
     def load(self, progress: Callable[[str], None]) -> LoadedModel:
         """See Runner."""
@@ -131,6 +132,19 @@ class TransformersRunner:
     def kv_bytes(self) -> int:
         """See Runner."""
         return self._slots.size_bytes
+
+    def start_peak(self) -> None:
+        """See Runner."""
+        if self._device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self._device)
+        else:
+            self._has_process_peak = self._device.type == "cpu" and process_peak.start_peak()
+
+    def peak_bytes(self) -> int | None:
+        """See Runner."""
+        if self._device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self._device)
+        return process_peak.peak_bytes() if self._has_process_peak else None
 
     def memory_bytes(self) -> int | None:
         """See Runner."""

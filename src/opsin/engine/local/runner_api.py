@@ -89,6 +89,14 @@ class Runner(Protocol):
         """What is allocated for keys and values of running sequences."""
         ...
 
+    def start_peak(self) -> None:
+        """From now on ``peak_bytes`` is measured."""
+        ...
+
+    def peak_bytes(self) -> int | None:
+        """The most memory since ``start_peak``: of the device, or this process's resident; None where nobody tells."""
+        ...
+
     def memory_bytes(self) -> int | None:
         """Device memory in use; None where the model lives in the process's own memory."""
         ...

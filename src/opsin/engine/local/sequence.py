@@ -66,6 +66,7 @@ class Sequence:
     Units stand in prompt order, and their tokens fill ``image_positions`` in that order. ``num_computed`` positions are
     in the KV cache; ``prefix`` is where they can be copied from instead of being computed, if they can.
     ``uncached_keys`` are pictures that were purged after the request came: their features are used and not kept.
+    ``is_alone``: no other request was in the engine so far; None before the first step.
     """
 
     id: str
@@ -88,6 +89,7 @@ class Sequence:
     num_cached: int = 0
     prefix: PrefixMatch | None = None
     keeps_prefix: bool = True
+    is_alone: bool | None = None
 
     @property
     def next_stage(self) -> Stage:

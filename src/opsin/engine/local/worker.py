@@ -49,6 +49,7 @@ from opsin.engine.local.messages import (
 from opsin.engine.local.prefix_cache import PrefixCache
 from opsin.engine.local.runner_api import Runner
 from opsin.engine.local.scheduler import ContinuousScheduler
+from opsin.engine.local.warm_up import warm_up
 from opsin.telemetry import logs
 
 logger = logging.getLogger(__name__)
@@ -140,6 +141,10 @@ class Worker:
         loaded = runner.load(lambda step: self._channel.send(Progress(step)))
         limits = limits_for(self._config, loaded)
         runner.set_kv_capacity(limits.kv_capacity_tokens)
+        if self._config.warm_up_s:
+            self._channel.send(Progress("warming up"))
+            warm_up(self._config, runner, limits)
+        runner = self._with_faults(runner)
         self._channel.send(
             Ready(
                 load_time_s=time.monotonic() - started,
@@ -161,8 +166,10 @@ class Worker:
         except ImportError as error:
             logger.exception("import failed: %s", error)
             raise ConfigError("the local engine needs torch and transformers: pip install 'opsin[local]'") from error
+        return TransformersRunner(self._config)
+
+    def _with_faults(self, runner: Runner) -> Runner:
         config = self._config
-        runner = TransformersRunner(config)
         if config.delays or config.step_delay_s or config.out_of_memory:
             return FaultyRunner(runner, config.delays, config.out_of_memory, config.step_delay_s)
         return runner

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from opsin.engine.local.families.gemma3 import Gemma3
 from opsin.engine.local.families.idefics3 import Idefics3
 from opsin.engine.local.families.internvl import InternVL
+from opsin.engine.local.families.llava import Llava
 from opsin.engine.local.families.mistral3 import Mistral3
 from opsin.engine.local.families.qwen_vl import Qwen3VL, QwenVL
 from opsin.engine.local.families.seam import Seam
@@ -15,7 +16,7 @@ SEAMS: Mapping[str, Seam] = {
     "gemma3": Gemma3(),
     "idefics3": Idefics3(),
     "internvl": InternVL(),
-    "llava": Seam(),
+    "llava": Llava(),
     "mistral3": Mistral3(),
     "qwen2_5_vl": QwenVL(),
     "qwen2_vl": QwenVL(),
