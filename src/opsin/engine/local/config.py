@@ -17,6 +17,7 @@ Dtype = Annotated[
     Literal["auto", "bfloat16", "float16", "float32"],
     BeforeValidator(lambda name: VLLM_DTYPES.get(name, name) if isinstance(name, str) else name),
 ]
+VisionDtype = Literal["auto", "bfloat16", "float16", "float32", "int8"]
 ENGINE_STAGES = (Stage.VISION_ENCODE, Stage.PREFILL, Stage.DECODE)
 """What the runner does."""
 
@@ -44,6 +45,11 @@ class LocalOptions(BaseModel):
     )
     device: Device = Field(default="auto", description="auto takes CUDA, then MPS, then the CPU")
     dtype: Dtype = Field(default="auto", description="auto is the checkpoint's own, where the device is good at it")
+    vision_dtype: VisionDtype = Field(
+        default="auto",
+        description="of the vision encoder; auto is dtype, or float32 on a CPU that is faster with it; int8 needs VNNI "
+        "instructions of a CPU",
+    )
     attn_implementation: Literal["sdpa", "eager"] = Field(
         default="sdpa", description="of the vision encoder, by Transformers"
     )

@@ -52,7 +52,7 @@ class TransformersRunner:
             torch.set_num_threads(self._config.num_threads)
         progress("loading the weights")
         loaded = loading.load(self._config)
-        self._model, self._device, self._dtype = loaded.model, loaded.device, loaded.dtype
+        self._model, self._device, self._dtype, self._vision = loaded.model, loaded.device, loaded.dtype, loaded.vision
         return LoadedModel(
             device=self._device.type,
             dtype=str(self._dtype).removeprefix("torch."),
@@ -72,10 +72,12 @@ class TransformersRunner:
     @torch.inference_mode()
     def encode(self, units: Seq[Unit]) -> list[Encoded]:
         """See Runner. Time is shared out evenly: all units have the same shape."""
+        if self._vision.is_int8 and len(units) > 1:  # else a unit's features would depend on its company
+            return [encoded for unit in units for encoded in self.encode([unit])]
         with translated():
             started = time.monotonic()
             pixels = torch.stack([self._pixels(_tiles_of(unit)) for unit in units])
-            features = self._seam.encode(self._model, pixels)
+            features = [piece.to(self._dtype) for piece in self._seam.encode(self._model, pixels)]
             self._wait()
             seconds = (time.monotonic() - started) / len(units)
         # Cloned: a slice would keep the whole batch alive behind the cache's back.
@@ -139,7 +141,7 @@ class TransformersRunner:
         return torch.mps.current_allocated_memory() if self._device.type == "mps" else None
 
     def _pixels(self, tiles: Tiles) -> torch.Tensor:
-        return pixel_values(tiles, self._config.image_mean, self._config.image_std, self._device).to(self._dtype)
+        return pixel_values(tiles, self._config.image_mean, self._config.image_std, self._device).to(self._vision.dtype)
 
     def _open(self, chunk: PrefillChunk) -> _State:
         """The row and the state of a sequence; what its prefix holds is copied, not computed."""
