@@ -43,11 +43,14 @@ class QuantizedLinear(nn.Module):
         """From (…, in_features) to (…, out_features)."""
         rows = input.reshape(-1, self.in_features)
         levels, scale, zero = _levels(rows)
-        product = _onednn.qlinear_pointwise(
-            levels, scale, zero, self._packed, self._scales, self._zeros, self._bias,
-            1.0, 0, input.dtype, *self._post,
-        )  # fmt: skip
+        product = self.product(levels, scale, zero, input.dtype)
         return product.view(*input.shape[:-1], self.out_features)
+
+    def product(self, levels: torch.Tensor, scale: float, zero: int, dtype: torch.dtype) -> torch.Tensor:
+        """Of rows whose values are (level - ``zero``) * ``scale``; (n, out_features) of ``dtype``."""
+        return _onednn.qlinear_pointwise(
+            levels, scale, zero, self._packed, self._scales, self._zeros, self._bias, 1.0, 0, dtype, *self._post
+        )
 
 
 def _levels(rows: torch.Tensor) -> tuple[torch.Tensor, float, int]:

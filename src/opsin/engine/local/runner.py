@@ -69,6 +69,11 @@ class TransformersRunner:
         """Whether no sequence holds anything."""
         return not self._states and self.kv_bytes() == 0
 
+    @property
+    def vision_dtype(self) -> str:
+        """What the vision encoder runs in: ``int8``, ``float32`` …"""
+        return self._vision.name
+
     @torch.inference_mode()
     def encode(self, units: Seq[Unit]) -> list[Encoded]:
         """See Runner. Time is shared out evenly: all units have the same shape."""
