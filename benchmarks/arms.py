@@ -21,6 +21,10 @@ from opsin.testing.server_process import ServerProcess
 START_TIMEOUT_S = 900.0
 
 
+class NotStarted(SystemExit):
+    """A server ended, or did not answer in time."""
+
+
 @dataclass(frozen=True, slots=True)
 class Arm:
     """One server; ``pid`` None: it cannot be stopped."""
@@ -49,7 +53,7 @@ def foreign(
     environment: Mapping[str, str] | None = None,
     timeout_s: float = START_TIMEOUT_S,
 ) -> Generator[Arm]:
-    """Somebody else's server; ``{model}`` and ``{port}`` in ``command`` are filled in. Else SystemExit."""
+    """Somebody else's server; ``{model}`` and ``{port}`` in ``command`` are filled in. Raises NotStarted."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     places = {"{model}": str(checkpoint), "{port}": str(port)}  # not format(): the flags hold JSON
@@ -91,7 +95,7 @@ async def _until_ready(url: str, process: subprocess.Popen[bytes], timeout_s: fl
             except (aiohttp.ClientError, LookupError):
                 pass
             await asyncio.sleep(1)
-    raise SystemExit(f"the peer did not start; see {log}")
+    raise NotStarted(f"the peer did not start; see {log}")
 
 
 async def _answers(session: aiohttp.ClientSession) -> bool:

@@ -15,6 +15,7 @@ from typing import Any, cast
 import torch
 
 from opsin.engine.local import loading
+from opsin.engine.local.attention import additive
 from opsin.engine.local.config import LocalEngineConfig
 from opsin.engine.local.families import SEAMS
 from opsin.engine.local.families.seam import Positions
@@ -185,7 +186,9 @@ class TransformersRunner:
         output = self._model(
             input_ids=self._tensor([sequence.output_ids[-1] for sequence in sequences])[:, None],
             position_ids=self._seam.position_ids(positions[:, :, None]),
-            attention_mask=self._seam.decode_mask(self._model, self._tensor(lengths), max(lengths)),
+            attention_mask=additive(
+                self._seam.decode_mask(self._model, self._tensor(lengths), max(lengths)), self._dtype
+            ),
             cache=TokenView(
                 self._slots,
                 self._tensor([self._slots.row(sequence.id) for sequence in sequences]),
