@@ -61,8 +61,9 @@ def isolated(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
 
 
 @torch.inference_mode()
-def ceiling(product: Product) -> float:
+def ceiling(product: Product, threads: int) -> float:
     """FLOP/s of one product with its weights packed beforehand, the best that a linear layer can do."""
+    torch.set_num_threads(threads)
     linear = torch.nn.Linear(_IN, _OUT).requires_grad_(False)
     if product == "int8":
         run = _int8_product(linear)
@@ -95,8 +96,7 @@ def encode_speed(
     checkpoint: Path, threads: int, vision_dtype: VisionDtype, products: tuple[Product, ...], tiles: int
 ) -> EncodeSpeed:
     """The runner's own encode of drawn tiles, one by one as the engine does on a CPU."""
-    torch.set_num_threads(threads)
-    before = {product: ceiling(product) for product in products}
+    before = {product: ceiling(product, threads) for product in products}
     runner = TransformersRunner(_config(checkpoint, threads, vision_dtype))
     told: list[str] = []
     runner.load(told.append)
@@ -106,8 +106,8 @@ def encode_speed(
         started = time.perf_counter()
         runner.encode([_unit(number)])
         times.append((time.perf_counter() - started) * 1e3)
-    after = {product: ceiling(product) for product in products}
-    ceilings = {product: (before[product] + after[product]) / 2 for product in products}
+    after = {product: ceiling(product, threads) for product in products}
+    ceilings: dict[Product, float] = {product: (before[product] + after[product]) / 2 for product in products}
     return EncodeSpeed(tuple(times), ceilings, runner.vision_dtype, _peak_bytes())
 
 
@@ -118,7 +118,7 @@ def hf_eager_tpot(checkpoint: Path, threads: int, batch: int, tokens: int) -> Tp
     auto = cast("Any", AutoModelForImageTextToText)  # untyped in the library
     model = auto.from_pretrained(checkpoint, dtype=torch.bfloat16, attn_implementation="eager").eval()
     ids = torch.randint(300, 900, (batch, 40))
-    seconds = []
+    seconds: list[float] = []
     for length in (1, tokens + 1):
         started = time.perf_counter()
         model.generate(

@@ -48,7 +48,7 @@ async def ask(http: aiohttp.ClientSession, parts: Sequence[Part], max_tokens: in
     started = time.perf_counter()
     async for chunk in chunks(http, parts, max_tokens, **more):
         usage = chunk.get("usage") or usage
-        stages = (chunk.get("opsin") or {}).get("timeline") or stages
+        stages = _timeline(chunk) or stages
         if has_text(chunk):
             times.append(time.perf_counter() - started)
     if not times:
@@ -80,7 +80,15 @@ async def chunks(
 
 def has_text(chunk: dict[str, Any]) -> bool:
     """Whether it carries a piece of the answer."""
-    return any((choice.get("delta") or {}).get("content") for choice in chunk.get("choices") or ())
+    choices: list[dict[str, Any]] = chunk.get("choices") or []
+    deltas: list[dict[str, Any]] = [choice.get("delta") or {} for choice in choices]
+    return any(delta.get("content") for delta in deltas)
+
+
+def _timeline(chunk: dict[str, Any]) -> dict[str, float]:
+    """Milliseconds by stage; empty but for opsin's last chunk."""
+    extension: dict[str, Any] = chunk.get("opsin") or {}
+    return extension.get("timeline") or {}
 
 
 async def _model(http: aiohttp.ClientSession) -> str:

@@ -30,7 +30,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.arms import NotStarted
-from benchmarks.ceilings import Product, encode_speed, hf_eager_tpot, isolated
+from benchmarks.ceilings import Product, ceiling, encode_speed, hf_eager_tpot, isolated
 from benchmarks.chat_timing import picture, screenshots, text
 from benchmarks.engine_lab import (
     INT8,
@@ -94,8 +94,8 @@ def encode(lab: Lab) -> list[Line]:
     for vision_dtype, product, target in asked:
         with lab.measured() as watch:
             speed = isolated(encode_speed, lab.args.checkpoint, lab.args.threads, vision_dtype, (product,), 6)
-        ceiling, tile_ms = speed.ceilings[product], statistics.median(speed.tile_ms)
-        floor_ms = lab.encoder.flops / ceiling * 1e3
+        reached, tile_ms = speed.ceilings[product], statistics.median(speed.tile_ms)
+        floor_ms = lab.encoder.flops / reached * 1e3
         spread = f"{min(speed.tile_ms):.0f}–{max(speed.tile_ms):.0f}"
         name = vision_dtype if vision_dtype == speed.runs_in else f"{vision_dtype}, which is {speed.runs_in} here"
         lines.append(
@@ -104,7 +104,7 @@ def encode(lab: Lab) -> list[Line]:
                 f"{floor_ms / tile_ms:.0%}, {tile_ms:.0f} ms per tile ({spread})",
                 floor_ms / tile_ms,
                 target,
-                f"{floor_ms:.0f} ms at {ceiling / 1e9:.0f} GFLOP/s",
+                f"{floor_ms:.0f} ms at {reached / 1e9:.0f} GFLOP/s",
                 speed.peak_bytes,
                 watch.load,
             )
@@ -134,6 +134,7 @@ def _against(
     """TTFT of ours, and how many times sooner than vLLM's it is."""
     seconds: dict[str, float] = {}
     lines: list[Line] = []
+    floors = _floors_s(lab)
     for name in (VLLM, *targets):
         if not lab.has(name):
             continue
@@ -142,14 +143,24 @@ def _against(
         ratio = seconds[VLLM] / seconds[name] if name != VLLM and VLLM in seconds else None
         shown = f"{seconds[name]:.2f} s, {answers[0].prompt_tokens} tokens" + _times(ratio)
         target = targets.get(name, Target())
-        lines.append(Line(f"{figure}: {name}", shown, ratio, target, f"{tiles} tiles", watch.peak_bytes, watch.load))
+        floor = f"{tiles * floors[name == INT8]:.2f} s of encoding"
+        lines.append(Line(f"{figure}: {name}", shown, ratio, target, floor, watch.peak_bytes, watch.load))
     return lines
+
+
+def _floors_s(lab: Lab) -> tuple[float, float]:
+    """Of one tile, in the best float type and in int8, by products measured now."""
+    with lab.measured():
+        floats: tuple[Product, ...] = ("bfloat16", "float32")
+        best = max(isolated(ceiling, product, lab.args.threads) for product in floats)
+        return lab.encoder.flops / best, lab.encoder.flops / isolated(ceiling, "int8", lab.args.threads)
 
 
 def throughput(lab: Lab) -> list[Line]:
     """Eight at once, compact pictures, 32 tokens each."""
     rates: dict[str, float] = {}
     lines: list[Line] = []
+    floors = _floors_s(lab)
     for name in (VLLM, TRANSFORMERS, OURS, INT8):
         if not lab.has(name):
             continue
@@ -161,9 +172,8 @@ def throughput(lab: Lab) -> list[Line]:
             rates[name] = num / (time.perf_counter() - started)
         tokens = statistics.mean(answer.tokens for answer in answers)
         shown = f"{rates[name]:.2f} requests per s, {tokens:.0f} tokens each"
-        lines.append(
-            Line(f"throughput, 8 at once, compact: {name}", shown, None, Target(), "", watch.peak_bytes, watch.load)
-        )
+        figure, floor = f"throughput, 8 at once, compact: {name}", f"{1 / floors[name == INT8]:.2f} at most"
+        lines.append(Line(figure, shown, None, Target(), floor, watch.peak_bytes, watch.load))
     for peer, name, target in (
         (VLLM, OURS, Target(1.05, 1.15)),
         (VLLM, INT8, Target(1.25, 1.5)),
@@ -305,7 +315,7 @@ def _times(ratio: float | None) -> str:
 def main() -> int:
     """Prints the table; 1 when a target was missed or a row gave nothing."""
     args = _arguments()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # so that the servers end too
+    signal.signal(signal.SIGTERM, _terminated)
     args.out.mkdir(parents=True, exist_ok=True)
     console = Console(width=200)
     _wait_for_load(args, console)
@@ -330,6 +340,11 @@ def main() -> int:
     for problem in failed:
         console.print(problem)
     return 1 if failed or any(_verdict(line) == "MISSED" for line in lines) else 0
+
+
+def _terminated(*_: object) -> None:
+    """So that the servers end too."""
+    sys.exit("terminated")
 
 
 def _arguments() -> argparse.Namespace:

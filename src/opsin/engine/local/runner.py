@@ -29,6 +29,7 @@ from opsin.engine.local.scheduler import PrefillChunk
 from opsin.engine.local.sequence import Sequence, Slice, Unit
 from opsin.engine.local.slot_views import ChunkView, TokenView
 from opsin.engine.local.slots import Layers, SlotCache
+from opsin.engine.local.threads import default_threads
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +50,7 @@ class TransformersRunner:
 
     def load(self, progress: Callable[[str], None]) -> LoadedModel:
         """See Runner."""
-        if self._config.num_threads is not None:
-            torch.set_num_threads(self._config.num_threads)
+        torch.set_num_threads(self._config.num_threads or default_threads())
         progress("loading the weights")
         loaded = loading.load(self._config)
         self._model, self._device, self._dtype, self._vision = loaded.model, loaded.device, loaded.dtype, loaded.vision
