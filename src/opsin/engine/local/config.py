@@ -61,7 +61,9 @@ class LocalOptions(BaseModel):
         default=256 * 1024**2, ge=0, description="device memory for keys and values of finished requests"
     )
     cache_ttl_s: float = Field(default=3600.0, gt=0, description="after which cached features, keys and values go")
-    num_threads: int | None = Field(default=None, gt=0, description="of torch on the CPU; default: as it may use")
+    num_threads: int | None = Field(
+        default=None, gt=0, description="of torch on the CPU; default: its processors, or fewer by a container's limit"
+    )
     trust_remote_code: bool = Field(default=False, description="run the code that a checkpoint brings along")
     quantization: str | None = Field(
         default=None, description="has to be the checkpoint's own, which is honoured without this"
