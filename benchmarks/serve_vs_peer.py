@@ -14,17 +14,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import shlex
-import socket
 import statistics
-import subprocess
-import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import aiohttp
-import psutil
+from arms import Arm, foreign, ours, standing_still
 from floor import Encoder, peak_flops
 from rich.console import Console
 from rich.table import Table
@@ -35,18 +31,6 @@ from opsin.bench.live import live
 from opsin.bench.record import Writer, read
 from opsin.bench.run import run
 from opsin.bench.summary import Summary, Verdict, summarise
-from opsin.testing.server_process import ServerProcess
-
-_START_TIMEOUT_S = 900.0
-
-
-@dataclass(frozen=True, slots=True)
-class Arm:
-    """One of the two servers; ``pid`` None: it cannot be stopped."""
-
-    name: str
-    url: str
-    pid: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +58,9 @@ def main() -> int:
     tile_s = encoder.flops / peak_flops(encoder, args.threads)
     args.out.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
-        ours = stack.enter_context(_ours(args))
+        our_arm = stack.enter_context(ours(args.checkpoint, args.threads, *shlex.split(args.ours)))
         peer = stack.enter_context(_peer(args))
-        summaries = _measure(args, ours, peer)
+        summaries = _measure(args, our_arm, peer)
     _print(args, summaries, encoder, tile_s)
     bad = [one for runs in summaries.values() for one in runs if one.verdict is not Verdict.VALID]
     for one in bad:
@@ -106,62 +90,23 @@ def _arguments() -> argparse.Namespace:
 
 
 @contextmanager
-def _ours(args: argparse.Namespace) -> Generator[Arm]:
-    environment = {"OPSIN_LOCAL__NUM_THREADS": str(args.threads)}
-    with ServerProcess(str(args.checkpoint), *shlex.split(args.ours), environment=environment) as server:
-        yield Arm("opsin", server.until_ready(_START_TIMEOUT_S), server.pid)
-
-
-@contextmanager
 def _peer(args: argparse.Namespace) -> Generator[Arm]:
     if args.peer is not None:
         yield Arm("peer", args.peer, args.peer_pid)
         return
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    places = {"{model}": str(args.checkpoint), "{port}": str(port)}  # not format(): the flags hold JSON
-    words = [places.get(word, word) for word in shlex.split(args.peer_command)]
-    log = (args.out / "peer.log").open("wb")
-    with log, subprocess.Popen(words, stdout=log, stderr=log) as process:  # noqa: S603 - the user's own command
-        try:
-            url = f"http://127.0.0.1:{port}"
-            asyncio.run(_until_ready(url, process))
-            yield Arm("peer", url, process.pid)
-        finally:
-            process.terminate()
+    with foreign("peer", args.peer_command, args.checkpoint, args.out / "peer.log") as arm:
+        yield arm
 
 
-async def _until_ready(url: str, process: subprocess.Popen[bytes]) -> None:
-    """A server that lists its model may still be loading it: it is ready when it answers."""
-    deadline = time.monotonic() + _START_TIMEOUT_S
-    async with aiohttp.ClientSession(url) as session:
-        while time.monotonic() < deadline and process.poll() is None:
-            try:
-                if await _answers(session):
-                    return
-            except (aiohttp.ClientError, LookupError):
-                pass
-            await asyncio.sleep(1)
-    raise SystemExit("the peer did not start; see peer.log")
-
-
-async def _answers(session: aiohttp.ClientSession) -> bool:
-    async with session.get("/v1/models") as response:
-        model = (await response.json())["data"][0]["id"]
-    body = {"model": model, "max_tokens": 1, "messages": [{"role": "user", "content": "hello"}]}
-    async with session.post("/v1/chat/completions", json=body) as response:
-        return response.status == 200
-
-
-def _measure(args: argparse.Namespace, ours: Arm, peer: Arm) -> dict[tuple[str, int], list[Summary]]:
+def _measure(args: argparse.Namespace, our_arm: Arm, peer: Arm) -> dict[tuple[str, int], list[Summary]]:
     """By arm and concurrency, one summary per round."""
     summaries: dict[tuple[str, int], list[Summary]] = {}
     for number in range(args.rounds):
         for level, concurrency in enumerate(args.max_concurrency):
-            arms = (ours, peer) if number % 2 == 0 else (peer, ours)
+            arms = (our_arm, peer) if number % 2 == 0 else (peer, our_arm)
             for arm, other in (arms, arms[::-1]):
                 seed = args.seed + 1000 * number + level  # both arms meet the same pictures, and meet them once
-                with _standing_still(other):
+                with standing_still(other):
                     summary = asyncio.run(_run(args, arm, concurrency, seed))
                 summaries.setdefault((arm.name, concurrency), []).append(summary)
     return summaries
@@ -186,23 +131,6 @@ async def _run(args: argparse.Namespace, arm: Arm, concurrency: int, seed: int) 
         await run(checked(values), writer.write, watcher, interrupt=asyncio.Event())
     writer.close()
     return summarise(read(path))
-
-
-@contextmanager
-def _standing_still(arm: Arm) -> Generator[None]:
-    """Stops every process of a server for as long as the block runs."""
-    if arm.pid is None:
-        yield
-        return
-    server = psutil.Process(arm.pid)
-    processes = [server, *server.children(recursive=True)]
-    for process in processes:
-        process.suspend()
-    try:
-        yield
-    finally:
-        for process in reversed(processes):
-            process.resume()
 
 
 def _print(

@@ -473,6 +473,7 @@ def _model_of_tokens(origin: _Origin, model: LocalModel, media: _Media, metrics:
         card.revision or "unknown",
         card.processor_fingerprint,
         settings.local.dtype,
+        settings.local.vision_dtype,
         card.quantization or "unquantized",
         version("transformers"),
         settings.media.render_mode,

@@ -52,6 +52,7 @@ LOADING = Group(
         Flag("chat_template"),
         Flag("local.device"),
         Flag("local.dtype"),
+        Flag("local.vision_dtype"),
         Flag("local.attn_implementation"),
         Flag("local.max_num_seqs"),
         Flag("local.max_num_batched_tokens"),

@@ -173,7 +173,7 @@ _OF_ENGINE = (
         lists="kv-cache-dtype-skip-layers",
     ),
     _refused(
-        f"the vision encoder runs in the model's dtype; leave the flag out, or {ATTACH}",
+        f"the vision encoder runs in --vision-dtype; leave the flag out, or {ATTACH}",
         values="""
             mm-encoder-attn-dtype mm-encoder-fp8-scale-path mm-encoder-fp8-scale-save-path
             mm-encoder-fp8-scale-save-margin""",

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import torch
+from torch.nn import functional
 from transformers import AutoModelForImageTextToText
 
 from opsin.engine.api import SamplingParams
@@ -18,9 +19,11 @@ from opsin.engine.local.families import SEAMS
 from opsin.engine.local.feature_cache import FeatureCache
 from opsin.engine.local.messages import Ended, PictureData, Submit, Tiles
 from opsin.engine.local.prefix_cache import PrefixCache
+from opsin.engine.local.quantized_linear import can_quantize
 from opsin.engine.local.runner import TransformersRunner
 from opsin.engine.local.scheduler import ContinuousScheduler, Limits
 from opsin.engine.local.traits import TRAITS
+from opsin.engine.local.units import units_of
 from tests.tiny import config_of, generated
 from tests.tiny_families import EOS, FAMILIES, IMAGE, Family
 
@@ -35,6 +38,7 @@ class Tiny:
     model: Any
     runner: TransformersRunner
     model_type: str
+    folder: Path
 
     def core(self, feature_bytes: int = 10**7) -> EngineCore:
         limits = Limits(
@@ -69,7 +73,7 @@ def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     model.save_pretrained(folder)
     runner = TransformersRunner(config_of(folder, model_type=request.param))
     runner.load(lambda step: None)
-    return Tiny(family, model, runner, request.param)
+    return Tiny(family, model, runner, request.param, folder)
 
 
 def _normalised(picture: PictureData) -> torch.Tensor:
@@ -155,6 +159,25 @@ def test_pictures_change_the_answer(tiny: Tiny):
                      picture.tiles.width, picture.tiles.height)  # fmt: skip
     other = _with_ids("other", submit.prompt_ids, (PictureData("other", picture.image_tokens, inverted),))
     assert tiny.generate(submit)[0] != tiny.generate(other)[0]
+
+
+@pytest.mark.parametrize("vision_dtype", ["float32", "int8"])
+@torch.inference_mode()
+def test_the_encoder_may_run_in_another_type_than_the_text_model(tiny: Tiny, vision_dtype: str):
+    if vision_dtype == "int8" and not can_quantize():
+        pytest.skip("this CPU has no fast int8")
+    config = config_of(tiny.folder, model_type=tiny.model_type, dtype="bfloat16", vision_dtype=vision_dtype)
+    runner = TransformersRunner(config)
+    runner.load(lambda step: None)
+    submit = _submit(tiny.family, "one", random.Random(4), 1)
+    units = units_of("scope", submit.pictures[0], 0, 1, TRAITS[tiny.model_type])
+    for one, other in zip(runner.encode(units), tiny.runner.encode(units), strict=True):
+        got, wanted = cast("torch.Tensor", one.features.value), cast("torch.Tensor", other.features.value)
+        assert got.dtype is torch.bfloat16
+        assert functional.cosine_similarity(got.float(), wanted, dim=-1).min() > 0.98
+    core = replace(tiny, runner=runner).core()
+    core.submit(submit)
+    assert _run(core)[1].keys() == {"one"}
 
 
 def test_every_family_has_traits_and_a_tiny_config():

@@ -18,6 +18,7 @@ Dtype = Annotated[
     Literal["auto", "bfloat16", "float16", "float32"],
     BeforeValidator(lambda name: VLLM_DTYPES.get(name, name) if isinstance(name, str) else name),
 ]
+VisionDtype = Literal["auto", "bfloat16", "float16", "float32", "int8"]
 ENGINE_STAGES = (Stage.VISION_ENCODE, Stage.PREFILL, Stage.DECODE)
 """What the runner does."""
 
@@ -45,6 +46,11 @@ class LocalOptions(BaseModel):
     )
     device: Device = Field(default="auto", description="auto takes CUDA, then MPS, then the CPU")
     dtype: Dtype = Field(default="auto", description="auto is the checkpoint's own, where the device is good at it")
+    vision_dtype: VisionDtype = Field(
+        default="auto",
+        description="of the vision encoder; auto is dtype, or float32 on a CPU that is faster with it; int8 needs VNNI "
+        "instructions of a CPU",
+    )
     attn_implementation: Literal["sdpa", "eager"] = Field(
         default="sdpa", description="of the vision encoder, by Transformers"
     )
@@ -56,7 +62,9 @@ class LocalOptions(BaseModel):
         default=256 * 1024**2, ge=0, description="device memory for keys and values of finished requests"
     )
     cache_ttl_s: float = Field(default=3600.0, gt=0, description="after which cached features, keys and values go")
-    num_threads: int | None = Field(default=None, gt=0, description="of torch on the CPU; default: torch's choice")
+    num_threads: int | None = Field(
+        default=None, gt=0, description="of torch on the CPU; default: its processors, or fewer by a container's limit"
+    )
     trust_remote_code: bool = Field(default=False, description="run the code that a checkpoint brings along")
     quantization: str | None = Field(
         default=None, description="has to be the checkpoint's own, which is honoured without this"

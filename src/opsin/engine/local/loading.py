@@ -10,13 +10,15 @@ from typing import Any, Protocol, cast
 
 import psutil
 import torch
+from torch import nn
 from transformers import AutoConfig, AutoModelForImageTextToText
 from transformers.utils import logging as transformers_logging
 
 from opsin.core.errors import ConfigError
-from opsin.engine.local import attention
+from opsin.engine.local import attention, vision_encoder
 from opsin.engine.local.config import LocalEngineConfig
 from opsin.engine.local.packed_linear import can_pack, pack
+from opsin.engine.local.vision_encoder import VisionArithmetic
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +48,7 @@ class Loaded:
     model: Model
     device: torch.device
     dtype: torch.dtype
+    vision: VisionArithmetic
     memory_share: float | None
 
     @property
@@ -73,8 +76,10 @@ def load(config: LocalEngineConfig) -> Loaded:
     _limit_memory(config.gpu_memory_utilization, device)
     checkpoint = _load_config(config)
     dtype = choose_dtype(config.dtype, device.type, _dtype_of(checkpoint))
-    model = _load_model(config, device, dtype, is_quantized=_is_quantized(checkpoint))
-    return Loaded(model, device, dtype, config.gpu_memory_utilization)
+    is_quantized = _is_quantized(checkpoint)
+    model = _load_model(config, device, dtype, is_quantized=is_quantized)
+    vision = _prepare(model, config, device, dtype, is_quantized=is_quantized)
+    return Loaded(model, device, dtype, vision, config.gpu_memory_utilization)
 
 
 def _limit_memory(share: float | None, device: torch.device) -> None:
@@ -114,12 +119,24 @@ def _load_model(config: LocalEngineConfig, device: torch.device, dtype: torch.dt
         )
         model = (model if is_quantized else model.to(device)).eval()
         attention.use_in_text_model(model)
-        if device.type == "cpu" and dtype is torch.bfloat16 and not is_quantized and can_pack():
-            logger.info("%d linear layers packed", pack(model))
     missing = sorted(report["missing_keys"])
     if missing:  # the library would fill them at random and go on
         raise ConfigError(f"the checkpoint lacks weights of its model: {len(missing)} of them, first {missing[0]}")
     return cast("Model", model)
+
+
+def _prepare(
+    model: Model, config: LocalEngineConfig, device: torch.device, dtype: torch.dtype, *, is_quantized: bool
+) -> VisionArithmetic:
+    """Raises ConfigError. A checkpoint that is quantized stays as it is."""
+    if is_quantized:
+        if config.vision_dtype != "auto":
+            raise ConfigError(f"vision_dtype {config.vision_dtype} is not for a checkpoint that is quantized itself")
+        return VisionArithmetic(dtype)
+    vision = vision_encoder.prepare(model, config.vision_dtype, device, dtype)
+    if device.type == "cpu" and dtype is torch.bfloat16 and can_pack():
+        logger.info("%d linear layers packed", pack(cast("nn.Module", model)))
+    return vision
 
 
 def choose_device(wanted: str) -> str:

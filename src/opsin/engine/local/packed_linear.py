@@ -1,9 +1,10 @@
-"""Linear layers whose weights lie in memory as oneDNN multiplies them, for bfloat16 on a CPU.
+"""Linear layers whose weights lie in memory as oneDNN multiplies them, on a CPU.
 
-``torch.nn.functional.linear`` arranges the weight anew in every call, which is most of its time when there are few
-rows: measured on a Zen 4, one thread, 576 → 1536, CPU time of 1, 8 and 64 rows falls from 277, 545 and 2299 µs to 211,
-309 and 1971. Results are bit-equal. The operators are those that ``torch.compile`` uses; they are not public, so their
-absence or refusal leaves a model as it is.
+``torch.nn.functional.linear`` arranges a bfloat16 weight anew in every call, which is most of its time when there are
+few rows: measured on a Zen 4, one thread, 576 → 1536, CPU time of 1, 8 and 64 rows falls from 277, 545 and 2299 µs to
+211, 309 and 1971. Results are bit-equal. A GELU behind a layer is computed while the product is still in the cache:
+1024 x 768 x 3072 in float32 on a Xeon takes 24 ms instead of 21 and 5. The operators are those that ``torch.compile``
+uses; they are not public, so their absence or refusal leaves a model as it is.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import Any, cast
 import torch
 from torch import nn
 
+from opsin.engine.local.linears import Gelu, replace_linears
+
 logger = logging.getLogger(__name__)
 
 _mkldnn: Any = torch.ops.mkldnn  # its operators have no types
@@ -22,16 +25,17 @@ _mkldnn: Any = torch.ops.mkldnn  # its operators have no types
 class PackedLinear(nn.Module):
     """Stands for a Linear that will only be run. The weight in its ordinary form is not kept."""
 
-    def __init__(self, linear: nn.Linear) -> None:
+    def __init__(self, linear: nn.Linear, gelu: Gelu | None = None) -> None:
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self._packed: torch.Tensor = _mkldnn._reorder_linear_weight(linear.weight.detach())
         bias = cast("torch.Tensor | None", linear.bias)  # declared as never absent
         self._bias = None if bias is None else bias.detach()
+        self._post = ("none", [], "") if gelu is None else ("gelu", [], gelu)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """From (…, in_features) to (…, out_features)."""
-        return _mkldnn._linear_pointwise(input, self._packed, self._bias, "none", [], "")
+        return _mkldnn._linear_pointwise(input, self._packed, self._bias, *self._post)
 
 
 def can_pack() -> bool:
@@ -43,16 +47,9 @@ def can_pack() -> bool:
 
 
 def pack(model: nn.Module) -> int:
-    """Replaces every Linear of a bfloat16 model; returns how many. 0 where this build of torch cannot."""
+    """Replaces every Linear of a model; returns how many. 0 where this build of torch cannot."""
     try:
-        return sum(_pack_children(module) for module in list(model.modules()))
+        return replace_linears(model, PackedLinear)
     except (AttributeError, RuntimeError) as error:
         logger.warning("linear layers stay unpacked: %s", str(error).partition("\n")[0])
         return 0
-
-
-def _pack_children(module: nn.Module) -> int:
-    linears = [(name, child) for name, child in module.named_children() if type(child) is nn.Linear]
-    for name, linear in linears:
-        setattr(module, name, cast("nn.Module", PackedLinear(linear)))
-    return len(linears)

@@ -15,6 +15,7 @@ from typing import Any, cast
 import torch
 
 from opsin.engine.local import loading, process_peak
+from opsin.engine.local.attention import additive
 from opsin.engine.local.config import LocalEngineConfig
 from opsin.engine.local.families import SEAMS
 from opsin.engine.local.families.seam import Positions
@@ -28,6 +29,7 @@ from opsin.engine.local.scheduler import PrefillChunk
 from opsin.engine.local.sequence import Sequence, Slice, Unit
 from opsin.engine.local.slot_views import ChunkView, TokenView
 from opsin.engine.local.slots import Layers, SlotCache
+from opsin.engine.local.threads import default_threads
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +51,10 @@ class TransformersRunner:
 
     def load(self, progress: Callable[[str], None]) -> LoadedModel:
         """See Runner."""
-        if self._config.num_threads is not None:
-            torch.set_num_threads(self._config.num_threads)
+        torch.set_num_threads(self._config.num_threads or default_threads())
         progress("loading the weights")
         loaded = loading.load(self._config)
-        self._model, self._device, self._dtype = loaded.model, loaded.device, loaded.dtype
+        self._model, self._device, self._dtype, self._vision = loaded.model, loaded.device, loaded.dtype, loaded.vision
         return LoadedModel(
             device=self._device.type,
             dtype=str(self._dtype).removeprefix("torch."),
@@ -70,13 +71,20 @@ class TransformersRunner:
         """Whether no sequence holds anything."""
         return not self._states and self.kv_bytes() == 0
 
+    @property
+    def vision_dtype(self) -> str:
+        """What the vision encoder runs in: ``int8``, ``float32`` …"""
+        return self._vision.name
+
     @torch.inference_mode()
     def encode(self, units: Seq[Unit]) -> list[Encoded]:
         """See Runner. Time is shared out evenly: all units have the same shape."""
+        if self._vision.is_int8 and len(units) > 1:  # else a unit's features would depend on its company
+            return [encoded for unit in units for encoded in self.encode([unit])]
         with translated():
             started = time.monotonic()
             pixels = torch.stack([self._pixels(_tiles_of(unit)) for unit in units])
-            features = self._seam.encode(self._model, pixels)
+            features = [piece.to(self._dtype) for piece in self._seam.encode(self._model, pixels)]
             self._wait()
             seconds = (time.monotonic() - started) / len(units)
         # Cloned: a slice would keep the whole batch alive behind the cache's back.
@@ -153,7 +161,7 @@ class TransformersRunner:
         return torch.mps.current_allocated_memory() if self._device.type == "mps" else None
 
     def _pixels(self, tiles: Tiles) -> torch.Tensor:
-        return pixel_values(tiles, self._config.image_mean, self._config.image_std, self._device).to(self._dtype)
+        return pixel_values(tiles, self._config.image_mean, self._config.image_std, self._device).to(self._vision.dtype)
 
     def _open(self, chunk: PrefillChunk) -> _State:
         """The row and the state of a sequence; what its prefix holds is copied, not computed."""
@@ -192,7 +200,9 @@ class TransformersRunner:
         output = self._model(
             input_ids=self._tensor([sequence.output_ids[-1] for sequence in sequences])[:, None],
             position_ids=self._seam.position_ids(positions[:, :, None]),
-            attention_mask=self._seam.decode_mask(self._model, self._tensor(lengths), max(lengths)),
+            attention_mask=additive(
+                self._seam.decode_mask(self._model, self._tensor(lengths), max(lengths)), self._dtype
+            ),
             cache=TokenView(
                 self._slots,
                 self._tensor([self._slots.row(sequence.id) for sequence in sequences]),

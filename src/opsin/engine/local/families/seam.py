@@ -33,8 +33,8 @@ class Positions:
         return torch.cat([self.prompt[:, start:], beyond.expand(self.prompt.shape[0], -1)], dim=1)
 
 
-Mask = torch.Tensor | dict[str, torch.Tensor] | None
-"""Of one forward: bool (n, 1, queries, keys), or one per kind of layer; None is plainly causal."""
+Mask = attention.Mask
+"""Of one forward, bool."""
 
 
 class Seam:
