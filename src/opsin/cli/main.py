@@ -165,7 +165,15 @@ def _add_tokens(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--estimate", dest="_estimate", action="store_true", help="guess, and say so, for a model type without a rule"
     )
-    command.add_argument("--json", dest="_json", action="store_true", help="print what POST /v1/tokens would answer")
+    command.add_argument(
+        "--json", dest="_json", action="store_true",
+        help="print what POST /v1/tokens would answer, the name of each picture, and without --url what the counts "
+        "rest on (source) and whether somebody has checked it (verified)",
+    )  # fmt: skip
+    command.epilog = (
+        "Ends with status 1 where the pictures or the request do not fit; the counts are printed all the same. "
+        "At least one token of --max-model-len is kept for the answer."
+    )
     add_flags(command, _RUNNING, MODEL, _LIMITS, MEDIA)
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from opsin.core.conversation import Detail, MediaRef
-from opsin.core.errors import MediaError
+from opsin.core.errors import MediaError, MediaSourceForbidden
 from opsin.media import data_url
 from opsin.media.config import MediaConfig
+from opsin.media.dns import NoAddress, RefusedAddress
 from opsin.media.loader import MediaLoader
 from opsin.media.types import Glance, MediaBytes
 
@@ -43,7 +45,8 @@ async def _load(words: Sequence[str], loader: MediaLoader) -> list[MediaBytes]:
     loaded: list[MediaBytes] = []
     for word in words:
         if _URL.match(word):
-            loaded += await loader.load([MediaRef(word, Detail.AUTO, word)])
+            with _told_to_the_operator():
+                loaded += await loader.load([MediaRef(word, Detail.AUTO, word)])
         else:
             loaded.append(_file(word, loader))
     return loaded
@@ -53,11 +56,28 @@ async def _look(words: Sequence[str], loader: MediaLoader) -> list[Glance]:
     seen: list[Glance] = []
     for word in words:
         if _URL.match(word):
-            seen += await loader.glance([MediaRef(word, Detail.AUTO, word)])
+            with _told_to_the_operator():
+                seen += await loader.glance([MediaRef(word, Detail.AUTO, word)])
         else:
             picture = _file(word, loader)
             seen.append(Glance(picture.header, is_settled=True, param=word))
     return seen
+
+
+@contextmanager
+def _told_to_the_operator() -> Generator[None]:
+    """Whoever types the URL chooses the settings too, and may know more of it than a client."""
+    try:
+        yield
+    except MediaSourceForbidden as error:
+        match error.__cause__:
+            case RefusedAddress(flag=flag):
+                more = f" It is not public; {flag} opens its network."
+            case NoAddress():
+                more = " Its name does not resolve."
+            case _:
+                raise
+        raise MediaSourceForbidden(error.message + more, code=error.code, param=error.param) from error.__cause__
 
 
 def _file(word: str, loader: MediaLoader) -> MediaBytes:

@@ -58,7 +58,7 @@ def size(text: str) -> Size:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints tiles and tokens of each picture, and of all; returns the exit status."""
+    """Prints tiles and tokens of each picture, and of all; returns 1 where they do not fit."""
     if not args._pictures and not args._sizes and args._request is None:
         raise ConfigError("nothing to count: name pictures, --size WIDTHxHEIGHT, or --request FILE")
     if args._request is not None and (args._pictures or args._sizes):
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(_as_json(told), ensure_ascii=False))
     else:
         _print(told)
-    return 0
+    return 1 if told.count.fits is False else 0
 
 
 def _of_pictures(settings: Settings, args: argparse.Namespace) -> _Told:

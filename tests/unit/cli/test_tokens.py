@@ -28,8 +28,10 @@ def _no_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def counted(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
-    assert main(["tokens", *words, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
+    status = main(["tokens", *words, "--json"])
+    answer = json.loads(capsys.readouterr().out)
+    assert status == (1 if answer["fits"] is False else 0)
+    return answer
 
 
 @pytest.mark.parametrize("model_id", [*GOLDEN, *GOLDEN_IMAGE_TOKENS])
@@ -92,7 +94,7 @@ def test_what_does_not_fit_names_limit_and_value(capsys: pytest.CaptureFixture[s
     assert answer["refusal"]["code"] == "too_many_image_tokens"
     assert "2691" in answer["refusal"]["message"]
     assert "2690 (max_image_tokens)" in answer["refusal"]["message"]
-    assert main(["tokens", *words]) == 0
+    assert main(["tokens", *words]) == 1
     assert "does not fit" in capsys.readouterr().out
 
 

@@ -16,7 +16,7 @@ class UpstreamConfig(BaseModel):
 
     url: str = Field(description="base of the server, with or without /v1")
     model: str | None = Field(default=None, description="name to send; default: the first that the upstream lists")
-    api_key: SecretStr | None = Field(default=None, description="sent to the upstream as a bearer token")
+    api_key: SecretStr | None = Field(default=None, description="sent as a bearer token to the server that is asked")
     connect_timeout_s: float = Field(default=5.0, gt=0, description="for a connection")
     read_timeout_s: float = Field(
         default=600.0, gt=0, description="longest silence between two reads, prefill included; no limit on an answer"
