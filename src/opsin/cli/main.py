@@ -158,7 +158,7 @@ def _add_tokens(command: argparse.ArgumentParser) -> None:
         "--size", dest="_sizes", action="append", default=[], type=tokens.size, metavar="WxH",
         help="a picture of this size, as 1920x1080; several are in one request",
     )  # fmt: skip
-    command.add_argument("--detail", dest="_detail", default="auto", choices=_DETAILS)
+    command.add_argument("--detail", dest="_detail", choices=_DETAILS, help="of all pictures (default auto)")
     command.add_argument(
         "--request", dest="_request", metavar="FILE", help="the body of a chat request; - is standard input"
     )

@@ -10,11 +10,12 @@ from pathlib import Path
 
 from opsin.core.conversation import Detail, MediaRef
 from opsin.core.errors import MediaError, MediaSourceForbidden
-from opsin.media import data_url
+from opsin.media import data_url, limits
 from opsin.media.config import MediaConfig
 from opsin.media.dns import NoAddress, RefusedAddress
 from opsin.media.loader import MediaLoader
-from opsin.media.types import Glance, MediaBytes
+from opsin.media.types import Glance, ImageFormat, ImageHeader, MediaBytes
+from opsin.vision.size import Size
 
 _URL = re.compile(r"(https?|file|data):", re.IGNORECASE | re.ASCII)
 
@@ -31,6 +32,19 @@ def load_pictures(words: Sequence[str], config: MediaConfig) -> list[MediaBytes]
 def look_at(words: Sequence[str], config: MediaConfig) -> list[Glance]:
     """What their headers say; of a picture on the network little more is fetched. Raises as ``load_pictures``."""
     return asyncio.run(_look(words, MediaLoader(config)))
+
+
+def imagined(size: Size, param: str) -> Glance:
+    """A picture that is known by its upright size alone."""
+    return Glance(ImageHeader(ImageFormat.PNG, size, orientation=1, frames=1), is_settled=True, param=param)
+
+
+def check_together(glances: Sequence[Glance], config: MediaConfig) -> None:
+    """What a server would refuse before it counts. Raises MediaError of a picture, or of all as one request."""
+    limits.check_count(len(glances), config)
+    for glance in glances:
+        limits.check_size(glance.header, config, glance.param)
+    limits.check_decoded_bytes((glance.header for glance in glances), config)
 
 
 def as_sent(word: str, config: MediaConfig) -> str:

@@ -21,8 +21,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from opsin.app import find_model, picture_counter, prompt_counter
-from opsin.cli.flags import read
-from opsin.cli.pictures import as_sent, look_at
+from opsin.cli.flags import given, read
+from opsin.cli.pictures import as_sent, check_together, imagined, look_at
 from opsin.core.conversation import Detail
 from opsin.core.errors import Code, ConfigError, OpsinError
 from opsin.engine.upstream.config import UpstreamConfig
@@ -36,6 +36,7 @@ from opsin.protocol.response import ErrorBody, ImageCount, TokenCount
 from opsin.settings import Settings
 from opsin.vision.plan import Size
 
+_AT_A_SERVER = ("upstream.url", "upstream.api_key", "model")
 _SIZE = re.compile(r"([1-9][0-9]{0,5})[xX×]([1-9][0-9]{0,5})", re.ASCII)
 
 
@@ -63,8 +64,11 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("nothing to count: name pictures, --size WIDTHxHEIGHT, or --request FILE")
     if args._request is not None and (args._pictures or args._sizes):
         raise ConfigError("--request: the pictures are those of the request; name no others")
+    if args._request is not None and args._detail is not None:
+        raise ConfigError("--detail: the request says it of each picture")
     settings = read(args).checked()
     if settings.upstream is not None:
+        _refuse_what_the_server_decides(args)
         told = asyncio.run(_asked(settings.upstream, settings, args))
     elif args._request is not None:
         told = asyncio.run(_of_request(settings, args))
@@ -77,11 +81,26 @@ def run(args: argparse.Namespace) -> int:
     return 1 if told.count.fits is False else 0
 
 
+def _detail(args: argparse.Namespace) -> Detail:
+    return Detail(args._detail or Detail.AUTO)
+
+
+def _refuse_what_the_server_decides(args: argparse.Namespace) -> None:
+    """Flags that would have no effect, which nobody would see in the answer."""
+    typed = [one.name for path, one in given(args._parser, args).items() if path not in _AT_A_SERVER]
+    typed += ["--estimate"] if args._estimate else []
+    if typed:
+        raise ConfigError(
+            f"{', '.join(dict.fromkeys(typed))}: no effect beside --url, as the server counts by settings of its own"
+        )
+
+
 def _of_pictures(settings: Settings, args: argparse.Namespace) -> _Told:
-    detail = Detail(args._detail)
+    detail = _detail(args)
     glances = look_at(args._pictures, settings.media)
+    glances += [imagined(wanted, f"{wanted.width}x{wanted.height}") for wanted in args._sizes]
+    check_together(glances, settings.media)
     views = [View(Want(one.header.upright, detail, one.param), one.is_settled) for one in glances]
-    views += [View(Want(wanted, detail, _written(wanted))) for wanted in args._sizes]
     model = find_model(settings)
     counted = picture_counter(settings, model, estimate=args._estimate).count_pictures(views)
     names = [view.want.param for view in views]
@@ -130,7 +149,7 @@ def _refusal(server: UpstreamConfig, response: aiohttp.ClientResponse, answer: b
 
 
 def _chat(urls: Sequence[str], args: argparse.Namespace) -> dict[str, object]:
-    parts = [{"type": "image_url", "image_url": {"url": url, "detail": args._detail}} for url in urls]
+    parts = [{"type": "image_url", "image_url": {"url": url, "detail": _detail(args)}} for url in urls]
     model = getattr(args, "model", None)
     return {"messages": [{"role": "user", "content": parts}], **({"model": model} if model else {})}
 
@@ -147,10 +166,6 @@ def _body(name: str) -> bytes:
 
 def _numbered(images: Sequence[ImageCount]) -> list[str]:
     return [f"picture {number}" for number in range(1, len(images) + 1)]
-
-
-def _written(wanted: Size) -> str:
-    return f"{wanted.width}x{wanted.height}"
 
 
 def _as_json(told: _Told) -> dict[str, object]:

@@ -98,6 +98,43 @@ def test_what_does_not_fit_names_limit_and_value(capsys: pytest.CaptureFixture[s
     assert "does not fit" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--size", "5000x5001"], "in total 25005000; the limit is 25000000 (max_image_pixels)"),
+        (["--size", "8193x100"], "the limit on a side is 8192 (max_image_side)"),
+        (["--size", "1x101"], "at most 100 times the other (max_aspect)"),
+        (["--size", "9x9"] * 17, "17 pictures; the limit is 16"),
+        (["--size", "4000x4000"] * 5, "take 320000000 bytes decoded; the limit is 256000000"),
+    ],
+)
+def test_what_a_server_refuses_by_its_size_has_no_price(
+    capsys: pytest.CaptureFixture[str], words: list[str], told: str
+) -> None:
+    assert main(["tokens", *words]) == 1
+    printed = capsys.readouterr()
+    assert told in printed.err
+    assert not printed.out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--max-image-tokens", "5", "--offline"], "--max-image-tokens, --offline: no effect beside --url"),
+        (["--mm-processor-kwargs", '{"max_pixels": 16384}'], "--mm-processor-kwargs: no effect beside --url"),
+        (["--estimate"], "--estimate: no effect beside --url"),
+    ],
+)
+def test_what_a_server_decides_is_refused(capsys: pytest.CaptureFixture[str], words: list[str], told: str) -> None:
+    assert main(["tokens", str(path("receipt")), "--url", "http://127.0.0.1:9", *words]) == 1
+    assert told in capsys.readouterr().err
+
+
+def test_a_request_says_the_detail_itself(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["tokens", "--request", str(tmp_path / "body.json"), "--detail", "low"]) == 1
+    assert "--detail: the request says it of each picture" in capsys.readouterr().err
+
+
 def test_what_would_be_scaled_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     answer = counted(capsys, "--model", QWEN, "--size", "4032x3024", "--max-model-len", "8192")
     (image,) = answer["images"]
