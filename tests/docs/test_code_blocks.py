@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import subprocess
 import sys
+from contextlib import redirect_stdout
 from functools import cache
 from pathlib import Path
 
 import pytest
+
+from opsin.cli.main import parse
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -54,5 +58,7 @@ def test_sh_blocks_name_real_commands() -> None:
 
 @cache
 def _help(command: str) -> str:
-    words = [sys.executable, "-m", "opsin", command, "--help"]
-    return subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    printed = io.StringIO()
+    with redirect_stdout(printed), pytest.raises(SystemExit):
+        parse([command, "--help"])
+    return printed.getvalue()

@@ -182,10 +182,11 @@ def test_wrong_calls_are_told(llm: LLM) -> None:
 
 def test_an_interrupt_cancels_and_leaves_it_usable(llm: LLM) -> None:
     endless = SamplingParams(temperature=0, ignore_eos=True)
+    prompts = [about(path(name).read_bytes()) for name in EXAMPLES] * 40  # no file is open when it comes
     timer = threading.Timer(2, lambda: signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT))
     timer.start()
     with pytest.raises(KeyboardInterrupt):
-        llm.generate([about(path(name)) for name in EXAMPLES] * 40, endless, use_tqdm=False)
+        llm.generate(prompts, endless, use_tqdm=False)
     timer.join()
     started = time.monotonic()
     assert text(llm.generate(about(path("red_circle")), GREEDY)[0])
