@@ -131,8 +131,22 @@ async def _asked(server: UpstreamConfig, settings: Settings, args: argparse.Name
         raise transport_error(error, answered=False) from error
     if response.status != 200:
         raise _refusal(server, response, answer)
-    count = msgspec.json.decode(answer, type=TokenCount)
-    return _Told(count, args._pictures or _numbered(count.images))
+    count = _counted(server, answer)
+    names = args._pictures or _numbered(count.images)
+    if len(names) != len(count.images):
+        raise _no_opsin(server)
+    return _Told(count, names)
+
+
+def _counted(server: UpstreamConfig, answer: bytes) -> TokenCount:
+    try:
+        return msgspec.json.decode(answer, type=TokenCount)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise _no_opsin(server) from None
+
+
+def _no_opsin(server: UpstreamConfig) -> ConfigError:
+    return ConfigError(f"{server.url}/tokens answers otherwise than an opsin: is it one?")
 
 
 def _refusal(server: UpstreamConfig, response: aiohttp.ClientResponse, answer: bytes) -> OpsinError:

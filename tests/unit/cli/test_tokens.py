@@ -8,10 +8,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from opsin.cli.main import main
 from opsin.demo.examples import path
+from opsin.protocol.response import TokenCount
+from opsin.testing.scripted_origin import ScriptedOrigin, answer
 from tests.corpus.pictures import data_url
 from tests.integration.gateways import gateway
 from tests.unit.vision.test_registry import GOLDEN, GOLDEN_IMAGE_TOKENS, SIZES
@@ -233,6 +236,30 @@ def test_a_wrong_request_is_refused_as_a_server_does(capsys: pytest.CaptureFixtu
     file.write_text('{"messages": [{"role": "user", "content": "x"}], "n": 2}')
     assert main(["tokens", "--request", str(file)]) == 1
     assert "'n'" in capsys.readouterr().err
+
+
+COUNT = TokenCount(
+    model="m", text_tokens=None, image_tokens=None, marker_tokens=None, prompt_tokens=None, max_model_len=None,
+    fits=None, images=[],
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        b"<html>sign in</html>",
+        b"\xff",
+        b"{}",
+        msgspec.json.encode(COUNT),  # and no picture
+        msgspec.json.encode(COUNT).replace(b'"fits":null', b'"fits":"yes"'),
+    ],
+)
+async def test_a_server_that_answers_something_else_is_told(capsys: pytest.CaptureFixture[str], told: bytes) -> None:
+    origin = ScriptedOrigin({"/v1/tokens": answer(told, content_type="application/json")})
+    async with origin.serve():
+        url = f"http://127.0.0.1:{origin.port}"
+        assert await asyncio.to_thread(main, ["tokens", str(path("number_8")), "--url", url]) == 1
+    assert capsys.readouterr().err == f"opsin: {url}/v1/tokens answers otherwise than an opsin: is it one?\n"
 
 
 async def test_a_running_server_counts_by_its_own_model(capsys: pytest.CaptureFixture[str]) -> None:
