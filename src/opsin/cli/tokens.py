@@ -141,7 +141,7 @@ async def _asked(server: UpstreamConfig, settings: Settings, args: argparse.Name
 def _counted(server: UpstreamConfig, answer: bytes) -> TokenCount:
     try:
         return msgspec.json.decode(answer, type=TokenCount)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise _no_opsin(server) from None
 
 
@@ -153,7 +153,7 @@ def _refusal(server: UpstreamConfig, response: aiohttp.ClientResponse, answer: b
     """In the server's own words, which are for whoever asked."""
     try:
         error = msgspec.json.decode(answer, type=ErrorBody).error
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         error = None
     if response.status == 404 and (error is None or error.code != str(Code.MODEL_NOT_FOUND)):
         return ConfigError(f"{server.url} has no /tokens: it is no opsin, or an old one")

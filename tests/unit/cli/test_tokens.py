@@ -250,6 +250,7 @@ COUNT = TokenCount(
         b"<html>sign in</html>",
         b"\xff",
         b"{}",
+        b'{"a":' + b"[" * 100_000,
         msgspec.json.encode(COUNT),  # and no picture
         msgspec.json.encode(COUNT).replace(b'"fits":null', b'"fits":"yes"'),
     ],
