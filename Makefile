@@ -22,8 +22,8 @@ serve: $(STAMP)  ## serve the demo model on port 8000
 	$(BIN)/opsin serve
 
 test: $(STAMP)  ## all tests but those with foreign engines
-	$(BIN)/pytest -n 2 --dist loadfile -m 'not timing'
-	$(BIN)/pytest -m timing
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m 'not timing'
+	$(BIN)/pytest -m timing $$(grep -rl --include='*.py' 'mark\.timing' tests)
 
 test-attacks: $(STAMP)  ## what strangers may try with pictures, see docs/security.md
 	$(BIN)/pytest tests/attacks

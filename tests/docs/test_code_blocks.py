@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
+import shlex
 import subprocess
 import sys
+from contextlib import redirect_stdout
 from functools import cache
 from pathlib import Path
 
 import pytest
+
+from opsin.cli.main import main, parse
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -29,7 +34,24 @@ def test_python_blocks_run(page: str, block: str, demo_url: str) -> None:
     assert result.stdout.strip()
 
 
-@pytest.mark.parametrize(("page", "block"), _blocks("bash"))
+def _opsin_words(block: str) -> list[list[str]] | None:
+    """Of a block of nothing but opsin's commands."""
+    commands = [shlex.split(line, comments=True) for line in block.splitlines() if line.startswith("opsin ")]
+    return [words[1:] for words in commands] if len(commands) == len(block.splitlines()) else None
+
+
+BASH = [(page, block, _opsin_words(block)) for page, block in _blocks("bash")]
+
+
+@pytest.mark.parametrize("words", [words for _, _, commands in BASH for words in commands or ()], ids=" ".join)
+def test_commands_run(words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """In this process, which saves each the seconds that its imports take."""
+    monkeypatch.chdir(ROOT)
+    assert main(words) == 0
+    assert capsys.readouterr().out.strip()
+
+
+@pytest.mark.parametrize(("page", "block"), [(page, block) for page, block, commands in BASH if commands is None])
 def test_bash_blocks_run(page: str, block: str, demo_url: str) -> None:
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     command = ["bash", "-euo", "pipefail", "-c", block.replace(SERVED, demo_url)]
@@ -54,5 +76,7 @@ def test_sh_blocks_name_real_commands() -> None:
 
 @cache
 def _help(command: str) -> str:
-    words = [sys.executable, "-m", "opsin", command, "--help"]
-    return subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    printed = io.StringIO()
+    with redirect_stdout(printed), pytest.raises(SystemExit):
+        parse([command, "--help"])
+    return printed.getvalue()

@@ -1,4 +1,4 @@
-"""``opsin ask`` in its own process, at a server, and with a photograph."""
+"""``opsin ask`` with a model of its own, at a server, and with a photograph."""
 
 from __future__ import annotations
 
@@ -10,52 +10,48 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from opsin.cli.main import main
 from opsin.demo.examples import EXAMPLES, path
 from opsin.demo.tasks import caption
 
 RIGHT = caption(EXAMPLES["red_circle"], "en", split=True)
 
 
-def _ask(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "opsin", "ask", *words], capture_output=True, text=True, timeout=300, check=False
-    )
-
-
-def test_in_process() -> None:
-    result = _ask(str(path("red_circle")), "What is in this picture?")
+def test_the_command() -> None:
+    command = [sys.executable, "-m", "opsin", "ask", str(path("red_circle")), "What is in this picture?"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip() == RIGHT
     assert "only knows drawn shapes" not in result.stderr
 
 
-def test_at_a_server(demo_url: str) -> None:
-    result = _ask(str(path("red_circle")), "What is in this picture?", "--url", demo_url)
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.strip() == RIGHT
-    answer = json.loads(_ask(str(path("red_circle")), "What colour is it?", "--url", demo_url, "--json").stdout)
+def test_at_a_server(demo_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ask", str(path("red_circle")), "What is in this picture?", "--url", demo_url]) == 0
+    assert capsys.readouterr().out.strip() == RIGHT
+    assert main(["ask", str(path("red_circle")), "What colour is it?", "--url", demo_url, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
     assert answer["choices"][0]["message"]["content"].strip() == "red"
 
 
-def test_a_photograph_gets_a_hint(tmp_path: Path) -> None:
+def test_a_photograph_gets_a_hint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     photo = tmp_path / "photo.jpg"
     # As many colours as a sunset has.
     bands = [Image.linear_gradient("L"), Image.radial_gradient("L"), Image.linear_gradient("L").rotate(90)]
     Image.merge("RGB", bands).resize((640, 480)).save(photo, quality=90)
-    result = _ask(str(photo), "What is it?")
-    assert result.returncode == 0, result.stderr
-    assert "use a real model" in result.stderr
+    assert main(["ask", str(photo), "What is it?"]) == 0
+    assert "use a real model" in capsys.readouterr().err
 
 
-def test_what_an_answer_warns_of_is_said_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_an_answer_warns_of_is_said_beside_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("OPSIN_ENGINE", "fake")
-    result = _ask("What is <image>?")
-    assert result.returncode == 0, result.stderr
-    assert result.stdout == "This answer comes from the fake engine.\n"
-    assert "warning: Special tokens in texts were broken up" in result.stderr
+    assert main(["ask", "What is <image>?"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == "This answer comes from the fake engine.\n"
+    assert "warning: Special tokens in texts were broken up" in printed.err
 
 
-def test_no_server_is_said_plainly() -> None:
-    result = _ask(str(path("red_circle")), "What is it?", "--url", "http://127.0.0.1:9")
-    assert result.returncode == 1
-    assert "cannot be reached" in result.stderr
+def test_no_server_is_said_plainly(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ask", str(path("red_circle")), "What is it?", "--url", "http://127.0.0.1:9"]) == 1
+    assert "cannot be reached" in capsys.readouterr().err

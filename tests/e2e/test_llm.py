@@ -27,6 +27,7 @@ from opsin.demo.examples import EXAMPLES, path
 from opsin.demo.scenes import draw
 from opsin.demo.tasks import caption, held_out
 from opsin.demo.wire import png_url, to_openai
+from opsin.testing.server_process import ENGINE, RENDERER
 from tests.e2e.asking import complete
 
 GREEDY = SamplingParams(temperature=0, max_tokens=96)
@@ -182,10 +183,11 @@ def test_wrong_calls_are_told(llm: LLM) -> None:
 
 def test_an_interrupt_cancels_and_leaves_it_usable(llm: LLM) -> None:
     endless = SamplingParams(temperature=0, ignore_eos=True)
+    prompts = [about(path(name).read_bytes()) for name in EXAMPLES] * 40  # no file is open when it comes
     timer = threading.Timer(2, lambda: signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT))
     timer.start()
     with pytest.raises(KeyboardInterrupt):
-        llm.generate([about(path(name)) for name in EXAMPLES] * 40, endless, use_tqdm=False)
+        llm.generate(prompts, endless, use_tqdm=False)
     timer.join()
     started = time.monotonic()
     assert text(llm.generate(about(path("red_circle")), GREEDY)[0])
@@ -194,18 +196,6 @@ def test_an_interrupt_cancels_and_leaves_it_usable(llm: LLM) -> None:
 
 def _children() -> set[psutil.Process]:
     return set(psutil.Process().children(recursive=True))
-
-
-def test_closed_is_closed() -> None:
-    before = _children()
-    llm = LLM(device="cpu")
-    processes = _children() - before
-    assert processes
-    llm.close()
-    llm.close()
-    assert _gone(processes)
-    with pytest.raises(EngineError, match="closed"):
-        llm.generate("hello")
 
 
 def test_what_cannot_start_leaves_nothing() -> None:
@@ -247,3 +237,14 @@ def test_no_process_outlives_the_interpreter(end: str, status: int) -> None:
 
 def _gone(processes: set[psutil.Process]) -> bool:
     return not psutil.wait_procs(list(processes), timeout=10)[1]
+
+
+def test_closed_is_closed(llm: LLM) -> None:
+    """The last one, as nobody can ask it afterwards."""
+    processes = {child for child in psutil.Process().children() if {ENGINE, RENDERER} & set(child.cmdline())}
+    assert len(processes) >= 2
+    llm.close()
+    llm.close()
+    assert _gone(processes)
+    with pytest.raises(EngineError, match="closed"):
+        llm.generate("hello")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import signal
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from opsin.cli.main import main
 from opsin.testing.server_process import ServerProcess
 from tests.e2e.subjects import Subject, body_of, connections, until
 from tests.e2e.test_lifecycle import check_gone, family, free_port, listens
@@ -101,20 +101,15 @@ async def test_sigterm_while_it_starts_ends_at_once(tmp_path: Path) -> None:
         check_gone(children, within_s=1)
 
 
-def opsin(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "opsin", "serve", *words], capture_output=True, text=True)
-
-
-def test_the_command_is_printed_without_the_program() -> None:
-    done = opsin(
-        "org/model", "--engine", "vllm", "--print-command", "--uds", "/x", "--brand-new", "7", "--enforce_eager"
-    )
-    assert done.returncode == 0, done.stderr
-    words = shlex.split(done.stdout)
+def test_the_command_is_printed_without_the_program(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--print-command", "--uds", "/x", "--brand-new", "7", "--enforce_eager"]
+    assert main(["serve", "org/model", "--engine", "vllm", *flags]) == 0
+    printed = capsys.readouterr()
+    words = shlex.split(printed.out)
     assert "VLLM_API_KEY=<secret>" in words
     assert words[-3:] == ["--brand-new", "7", "--enforce-eager"]
-    assert "--uds: not given to vllm" in done.stderr
-    assert "is not pinned" in done.stderr
+    assert "--uds: not given to vllm" in printed.err
+    assert "is not pinned" in printed.err
 
 
 @pytest.mark.parametrize(
@@ -126,13 +121,13 @@ def test_the_command_is_printed_without_the_program() -> None:
         (["--print-command"], "engine local is no program that opsin starts"),
     ],
 )
-def test_what_cannot_start_says_why(words: list[str], told: str) -> None:
-    done = opsin(*words)
-    assert done.returncode == 1
-    assert told in done.stderr
+def test_what_cannot_start_says_why(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", *words]) == 1
+    assert told in capsys.readouterr().err
 
 
-def test_an_unknown_flag_is_an_error_where_no_engine_gets_it() -> None:
-    done = opsin("demo", "--brand-new", "7")
-    assert done.returncode == 2
-    assert "unrecognized arguments: --brand-new 7" in done.stderr
+def test_an_unknown_flag_is_an_error_where_no_engine_gets_it(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["serve", "demo", "--brand-new", "7"])
+    assert ended.value.code == 2
+    assert "unrecognized arguments: --brand-new 7" in capsys.readouterr().err

@@ -4,56 +4,48 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
 
 import pytest
-from openai import BadRequestError
+from openai import BadRequestError, OpenAI
 
 from opsin.demo.scenes import random_objects
-from tests.conftest import client_of, serve
 from tests.e2e.asking import about, complete, fresh_rng
 from tests.e2e.scraping import scrape
 
 
-@pytest.fixture
-def url() -> Iterator[str]:
-    with serve() as url:
-        yield url
-
-
-async def test_two_new_pictures_one_repeated_one_refused(url: str) -> None:
+async def test_two_new_pictures_one_repeated_one_refused(client: OpenAI, demo_url: str) -> None:
     rng = fresh_rng()
     first, second = random_objects(rng), random_objects(rng)
-    with client_of(url) as client:
-        complete(client, about([first], "What shape is it?"))
-        complete(client, about([second], "What colour is it?"))
-        complete(client, about([first], "How many are there?"))
-        with pytest.raises(BadRequestError):
-            complete(client, [_remote_picture()])
-        values = await scrape(url)
-        # 2 rendered and encoded, the third found; 3 x 80 image tokens in prompts; the refused one nowhere.
-        assert values["vlm_image_preprocess_seconds_count"] == 2
-        assert values["vlm_encoder_inference_seconds_count"] == 2
-        assert 2 < values["opsin_encoded_tiles_total"] <= 10  # tiles that look alike are encoded once
-        assert values["vlm_total_image_tokens_total"] == 240
-        assert values["vlm_image_cache_hits_total"] == 1
-        assert values["vlm_image_cache_misses_total"] == 2
-        assert values["vlm_active_image_count"] == 0
-        assert values["vlm_kv_cache_image_tokens_ratio"] == 0
-        assert values["opsin_e2e_request_latency_seconds_count"] == 3
-        assert values["opsin_model_load_seconds"] > 0
+    before = await scrape(demo_url)
+    complete(client, about([first], "What shape is it?"))
+    complete(client, about([second], "What colour is it?"))
+    complete(client, about([first], "How many are there?"))
+    with pytest.raises(BadRequestError):
+        complete(client, [_remote_picture()])
+    values = await scrape(demo_url)
+    grown = {name: value - before[name] for name, value in values.items() if name in before}
+    # 2 rendered and encoded, the third found; 3 x 80 image tokens in prompts; the refused one nowhere.
+    assert grown["vlm_image_preprocess_seconds_count"] == 2
+    assert grown["vlm_encoder_inference_seconds_count"] == 2
+    assert 2 < grown["opsin_encoded_tiles_total"] <= 10  # tiles that look alike are encoded once
+    assert grown["vlm_total_image_tokens_total"] == 240
+    assert grown["vlm_image_cache_hits_total"] == 1
+    assert grown["vlm_image_cache_misses_total"] == 2
+    assert grown["opsin_e2e_request_latency_seconds_count"] == 3
+    assert values["vlm_active_image_count"] == 0
+    assert values["vlm_kv_cache_image_tokens_ratio"] == 0
+    assert values["opsin_model_load_seconds"] > 0
 
 
-async def test_gauges_move_while_a_request_runs(url: str) -> None:
+async def test_gauges_move_while_a_request_runs(client: OpenAI, demo_url: str) -> None:
     scene = random_objects(fresh_rng())
-    with client_of(url) as client:
-        options = {"max_tokens": 1500, "extra_body": {"ignore_eos": True}}
-        thread = threading.Thread(target=complete, args=(client, about([scene], "What is it?")), kwargs=options)
-        thread.start()
-        try:
-            values = await _until_running(url)
-        finally:
-            thread.join()
+    options = {"max_tokens": 1500, "extra_body": {"ignore_eos": True}}
+    thread = threading.Thread(target=complete, args=(client, about([scene], "What is it?")), kwargs=options)
+    thread.start()
+    try:
+        values = await _until_running(demo_url)
+    finally:
+        thread.join()
     assert values["vlm_active_image_count"] == 1
     # 80 of the prompt's tokens are the picture's; the output grows while we look.
     assert 0 < values["vlm_kv_cache_image_tokens_ratio"] <= 80 / 100

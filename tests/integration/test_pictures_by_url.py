@@ -13,6 +13,9 @@ from typing import Any
 
 import pytest
 
+from opsin.cli.flags import read
+from opsin.cli.main import parse
+from opsin.core.errors import ConfigError
 from opsin.testing.scripted_dns import ScriptedDns
 from opsin.testing.scripted_origin import Mode, ScriptedOrigin, answer, silence
 from opsin.testing.scripted_upstream import ScriptedUpstream
@@ -165,6 +168,46 @@ async def test_a_url_is_logged_as_host_and_hash(caplog: pytest.LogCaptureFixture
         record.getMessage() for record in caplog.records if not record.name.startswith(("asyncio", "aiohttp.access"))
     )
     assert not any("secret" in line for line in others)
+
+
+def _words(host: str, port: int) -> list[str]:
+    """Of the security page's server for pictures of one's own, with this host, this port and this machine's network."""
+    page = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
+    (line,) = (line for line in page.splitlines() if line.startswith("opsin serve") and "pictures.internal" in line)
+    told = {"pictures.internal": host, "8080": str(port), "10.1.0.0/16": f"{HOME}/32"}
+    return [told.get(word, word) for word in line.split()[2:]]
+
+
+async def _told(words: list[str], url: str, dns: ScriptedDns) -> str:
+    """What whoever starts it, or else a client, learns under the settings of this command line."""
+    try:
+        media = read(parse(["serve", *words])).checked().media
+    except ConfigError as error:
+        return error.message
+    async with gateway(media=media.model_copy(update={"render_workers": 1}), lookup=dns) as served:
+        parts = [{"type": "image_url", "image_url": {"url": url}}]
+        status, body = await served.chat(messages=[{"role": "user", "content": parts}])
+    return "ok" if status == 200 else body["error"]["message"]
+
+
+@pytest.mark.parametrize(("host", "more"), [("pictures.internal", []), (HOME, ["--allow-ip-literals"])])
+async def test_the_pages_flags_open_a_server_inside_and_each_is_needed(
+    host: str, more: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    dns = ScriptedDns({"pictures.internal": [[HOME]]})
+    origin = ScriptedOrigin({"/a.png": answer(PICTURES[0])})
+    async with origin.serve(HOME):
+        url, words = f"http://{host}:{origin.port}/a.png", [*_words(host, origin.port), *more]
+        assert await _told(words, url, dns) == "ok"
+        for at, flag in ((at, word) for at, word in enumerate(words) if word.startswith("--")):
+            end = next((end for end in range(at + 1, len(words)) if words[end].startswith("--")), len(words))
+            with caplog.at_level(logging.INFO, "opsin.media.fetch"):
+                caplog.clear()
+                told = await _told(words[:at] + words[end:], url, dns)
+            if flag == "--allowed-private-networks":  # a client learns nothing of it
+                assert flag not in told
+                told = caplog.text
+            assert flag in told
 
 
 async def test_a_picture_from_a_folder(tmp_path: Path) -> None:

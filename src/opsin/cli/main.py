@@ -166,14 +166,22 @@ def _add_tokens(command: argparse.ArgumentParser) -> None:
         "--size", dest="_sizes", action="append", default=[], type=tokens.size, metavar="WxH",
         help="a picture of this size, as 1920x1080; several are in one request",
     )  # fmt: skip
-    command.add_argument("--detail", dest="_detail", default="auto", choices=_DETAILS)
+    command.add_argument("--detail", dest="_detail", choices=_DETAILS, help="of all pictures (default auto)")
     command.add_argument(
         "--request", dest="_request", metavar="FILE", help="the body of a chat request; - is standard input"
     )
     command.add_argument(
         "--estimate", dest="_estimate", action="store_true", help="guess, and say so, for a model type without a rule"
     )
-    command.add_argument("--json", dest="_json", action="store_true", help="print what POST /v1/tokens would answer")
+    command.add_argument(
+        "--json", dest="_json", action="store_true",
+        help="print what POST /v1/tokens would answer, the name of each picture, and without --url what the counts "
+        "rest on (source) and whether somebody has checked it (verified)",
+    )  # fmt: skip
+    command.epilog = (
+        "Ends with status 1 where the pictures or the request do not fit; the counts are printed all the same. "
+        "At least one token of --max-model-len is kept for the answer."
+    )
     add_flags(command, _RUNNING, MODEL, _LIMITS, MEDIA)
 
 

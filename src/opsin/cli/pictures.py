@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from opsin.core.conversation import Detail, MediaRef
-from opsin.core.errors import MediaError
-from opsin.media import data_url
+from opsin.core.errors import MediaError, MediaSourceForbidden
+from opsin.media import data_url, limits
 from opsin.media.config import MediaConfig
+from opsin.media.dns import NoAddress, RefusedAddress
 from opsin.media.loader import MediaLoader
-from opsin.media.types import Glance, MediaBytes
+from opsin.media.types import Glance, ImageFormat, ImageHeader, MediaBytes
+from opsin.vision.size import Size
 
 _URL = re.compile(r"(https?|file|data):", re.IGNORECASE | re.ASCII)
 
@@ -31,6 +34,19 @@ def look_at(words: Sequence[str], config: MediaConfig) -> list[Glance]:
     return asyncio.run(_look(words, MediaLoader(config)))
 
 
+def imagined(size: Size, param: str) -> Glance:
+    """A picture that is known by its upright size alone."""
+    return Glance(ImageHeader(ImageFormat.PNG, size, orientation=1, frames=1), is_settled=True, param=param)
+
+
+def check_together(glances: Sequence[Glance], config: MediaConfig) -> None:
+    """What a server would refuse before it counts. Raises MediaError of a picture, or of all as one request."""
+    limits.check_count(len(glances), config)
+    for glance in glances:
+        limits.check_size(glance.header, config, glance.param)
+    limits.check_decoded_bytes((glance.header for glance in glances), config)
+
+
 def as_sent(word: str, config: MediaConfig) -> str:
     """A URL as it is, for a server to judge; a file inside a ``data:`` URL. Raises MediaError."""
     if _URL.match(word):
@@ -43,7 +59,8 @@ async def _load(words: Sequence[str], loader: MediaLoader) -> list[MediaBytes]:
     loaded: list[MediaBytes] = []
     for word in words:
         if _URL.match(word):
-            loaded += await loader.load([MediaRef(word, Detail.AUTO, word)])
+            with _told_to_the_operator():
+                loaded += await loader.load([MediaRef(word, Detail.AUTO, word)])
         else:
             loaded.append(_file(word, loader))
     return loaded
@@ -53,11 +70,28 @@ async def _look(words: Sequence[str], loader: MediaLoader) -> list[Glance]:
     seen: list[Glance] = []
     for word in words:
         if _URL.match(word):
-            seen += await loader.glance([MediaRef(word, Detail.AUTO, word)])
+            with _told_to_the_operator():
+                seen += await loader.glance([MediaRef(word, Detail.AUTO, word)])
         else:
             picture = _file(word, loader)
             seen.append(Glance(picture.header, is_settled=True, param=word))
     return seen
+
+
+@contextmanager
+def _told_to_the_operator() -> Generator[None]:
+    """Whoever types the URL chooses the settings too, and may know more of it than a client."""
+    try:
+        yield
+    except MediaSourceForbidden as error:
+        match error.__cause__:
+            case RefusedAddress(flag=flag):
+                more = f" It is not public; {flag} opens its network."
+            case NoAddress():
+                more = " Its name does not resolve."
+            case _:
+                raise
+        raise MediaSourceForbidden(error.message + more, code=error.code, param=error.param) from error.__cause__
 
 
 def _file(word: str, loader: MediaLoader) -> MediaBytes:

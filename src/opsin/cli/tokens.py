@@ -22,8 +22,8 @@ from rich.table import Table
 
 from opsin.app import find_model, picture_counter, prompt_counter
 from opsin.cache.loading import NOBODY, Unscoped
-from opsin.cli.flags import read
-from opsin.cli.pictures import as_sent, look_at
+from opsin.cli.flags import given, read
+from opsin.cli.pictures import as_sent, check_together, imagined, look_at
 from opsin.core.conversation import Detail
 from opsin.core.errors import Code, ConfigError, OpsinError
 from opsin.engine.upstream.config import UpstreamConfig
@@ -37,6 +37,7 @@ from opsin.protocol.response import ErrorBody, ImageCount, TokenCount
 from opsin.settings import Settings
 from opsin.vision.plan import Size
 
+_AT_A_SERVER = ("upstream.url", "upstream.api_key", "model")
 _SIZE = re.compile(r"([1-9][0-9]{0,5})[xX×]([1-9][0-9]{0,5})", re.ASCII)
 
 
@@ -59,13 +60,16 @@ def size(text: str) -> Size:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints tiles and tokens of each picture, and of all; returns the exit status."""
+    """Prints tiles and tokens of each picture, and of all; returns 1 where they do not fit."""
     if not args._pictures and not args._sizes and args._request is None:
         raise ConfigError("nothing to count: name pictures, --size WIDTHxHEIGHT, or --request FILE")
     if args._request is not None and (args._pictures or args._sizes):
         raise ConfigError("--request: the pictures are those of the request; name no others")
+    if args._request is not None and args._detail is not None:
+        raise ConfigError("--detail: the request says it of each picture")
     settings = read(args).checked()
     if settings.upstream is not None:
+        _refuse_what_the_server_decides(args)
         told = asyncio.run(_asked(settings.upstream, settings, args))
     elif args._request is not None:
         told = asyncio.run(_of_request(settings, args))
@@ -75,14 +79,29 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(_as_json(told), ensure_ascii=False))
     else:
         _print(told)
-    return 0
+    return 1 if told.count.fits is False else 0
+
+
+def _detail(args: argparse.Namespace) -> Detail:
+    return Detail(args._detail or Detail.AUTO)
+
+
+def _refuse_what_the_server_decides(args: argparse.Namespace) -> None:
+    """Flags that would have no effect, which nobody would see in the answer."""
+    typed = [one.name for path, one in given(args._parser, args).items() if path not in _AT_A_SERVER]
+    typed += ["--estimate"] if args._estimate else []
+    if typed:
+        raise ConfigError(
+            f"{', '.join(dict.fromkeys(typed))}: no effect beside --url, as the server counts by settings of its own"
+        )
 
 
 def _of_pictures(settings: Settings, args: argparse.Namespace) -> _Told:
-    detail = Detail(args._detail)
+    detail = _detail(args)
     glances = look_at(args._pictures, settings.media)
+    glances += [imagined(wanted, f"{wanted.width}x{wanted.height}") for wanted in args._sizes]
+    check_together(glances, settings.media)
     views = [View(Want(one.header.upright, detail, one.param), one.is_settled) for one in glances]
-    views += [View(Want(wanted, detail, _written(wanted))) for wanted in args._sizes]
     model = find_model(settings)
     counted = picture_counter(settings, model, estimate=args._estimate).count_pictures(views)
     names = [view.want.param for view in views]
@@ -113,15 +132,29 @@ async def _asked(server: UpstreamConfig, settings: Settings, args: argparse.Name
         raise transport_error(error, answered=False) from error
     if response.status != 200:
         raise _refusal(server, response, answer)
-    count = msgspec.json.decode(answer, type=TokenCount)
-    return _Told(count, args._pictures or _numbered(count.images))
+    count = _counted(server, answer)
+    names = args._pictures or _numbered(count.images)
+    if len(names) != len(count.images):
+        raise _no_opsin(server)
+    return _Told(count, names)
+
+
+def _counted(server: UpstreamConfig, answer: bytes) -> TokenCount:
+    try:
+        return msgspec.json.decode(answer, type=TokenCount)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise _no_opsin(server) from None
+
+
+def _no_opsin(server: UpstreamConfig) -> ConfigError:
+    return ConfigError(f"{server.url}/tokens answers otherwise than an opsin: is it one?")
 
 
 def _refusal(server: UpstreamConfig, response: aiohttp.ClientResponse, answer: bytes) -> OpsinError:
     """In the server's own words, which are for whoever asked."""
     try:
         error = msgspec.json.decode(answer, type=ErrorBody).error
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         error = None
     if response.status == 404 and (error is None or error.code != str(Code.MODEL_NOT_FOUND)):
         return ConfigError(f"{server.url} has no /tokens: it is no opsin, or an old one")
@@ -131,7 +164,7 @@ def _refusal(server: UpstreamConfig, response: aiohttp.ClientResponse, answer: b
 
 
 def _chat(urls: Sequence[str], args: argparse.Namespace) -> dict[str, object]:
-    parts = [{"type": "image_url", "image_url": {"url": url, "detail": args._detail}} for url in urls]
+    parts = [{"type": "image_url", "image_url": {"url": url, "detail": _detail(args)}} for url in urls]
     model = getattr(args, "model", None)
     return {"messages": [{"role": "user", "content": parts}], **({"model": model} if model else {})}
 
@@ -148,10 +181,6 @@ def _body(name: str) -> bytes:
 
 def _numbered(images: Sequence[ImageCount]) -> list[str]:
     return [f"picture {number}" for number in range(1, len(images) + 1)]
-
-
-def _written(wanted: Size) -> str:
-    return f"{wanted.width}x{wanted.height}"
 
 
 def _as_json(told: _Told) -> dict[str, object]:

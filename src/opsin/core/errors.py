@@ -106,7 +106,8 @@ class InvalidDataUrl(MediaError):
 
 
 class MediaSourceForbidden(MediaError):
-    """The operator does not allow this source; the message names the flag that would."""
+    """The operator does not allow this source. The message names the flag that would, but for addresses that are not
+    public, where only the server's log does."""
 
 
 class TooManyImages(MediaError):

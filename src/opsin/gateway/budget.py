@@ -125,7 +125,7 @@ def _joint_limits(limits: GatewayConfig, room: int | None) -> Iterator[_Limit]:
             _prompt_tokens,
             max(room, 0),
             "tokens of the context",
-            "max_model_len less text and output",
+            "max_model_len less text and output, at least one token",
             ContextLengthExceeded,
             Code.CONTEXT_LENGTH_EXCEEDED,
         )

@@ -48,9 +48,8 @@ class Context(Generic[F]):
 
     def too_long(self, num_tokens: str, max_tokens: int | None) -> ContextLengthExceeded:
         """For a prompt of so many tokens."""
-        wanted = max_tokens or 1
+        asked = "an answer takes at least 1" if max_tokens is None else f"{max_tokens} output tokens were asked for"
         return ContextLengthExceeded(
-            f"the prompt has {num_tokens} tokens and {wanted} output tokens were asked for, but max_model_len is "
-            f"{self.max_model_len}",
-            param="max_tokens" if wanted > self.max_model_len else "messages",
+            f"the prompt has {num_tokens} tokens and {asked}, but max_model_len is {self.max_model_len}",
+            param="max_tokens" if (max_tokens or 1) > self.max_model_len else "messages",
         )

@@ -6,6 +6,7 @@ import socket
 from collections.abc import Callable, Sequence
 from functools import partial
 from ipaddress import ip_address
+from typing import ClassVar
 
 from opsin.media.addresses import Address
 from opsin.media.blocking import BlockingCalls
@@ -25,6 +26,15 @@ class NoAddress(Exception):
     """
 
 
+class RefusedAddress(NoAddress):
+    """One that may not be dialled; the operator is told what would allow it."""
+
+    flag: ClassVar[str] = "--allowed-private-networks"
+
+    def __init__(self) -> None:
+        super().__init__("refused_address")
+
+
 class Resolver:
     """Resolves names with ``lookup``. Lives in one event loop."""
 
@@ -36,13 +46,14 @@ class Resolver:
         """All addresses of a host, at least one; a single one that may not be dialled refuses them all.
 
         Raises:
-            NoAddress: there is none, or one may not be dialled.
+            NoAddress: there is none.
+            RefusedAddress: one may not be dialled.
         """
         found = (host.address,) if host.address else await self._resolved(host)
         if not found:
             raise NoAddress("unresolved")
         if not all(map(may_dial, found)):
-            raise NoAddress("refused_address")
+            raise RefusedAddress
         return found
 
     async def _resolved(self, host: Host) -> tuple[Address, ...]:

@@ -30,7 +30,7 @@ from opsin.core.errors import Code, MediaError, MediaSourceForbidden, MediaTooLa
 from opsin.media.addresses import Address
 from opsin.media.budget import ByteBudget
 from opsin.media.dial import Dial
-from opsin.media.dns import Lookup, NoAddress, Resolver, system_lookup
+from opsin.media.dns import Lookup, NoAddress, RefusedAddress, Resolver, system_lookup
 from opsin.media.fetch_config import FetchConfig
 from opsin.media.fetch_deadline import FetchDeadline, Phase
 from opsin.media.hosts import parse_host
@@ -196,7 +196,7 @@ class Fetcher:
         if self._proxy_host is None:
             return await self._resolver.addresses(target.host, self._policy.may_dial)
         if target.host.address and not self._policy.may_dial(target.host.address):
-            raise NoAddress("refused_address")
+            raise RefusedAddress
         return await self._resolver.addresses(self._proxy_host, _any_address)
 
     def _session(self, dial: Dial, deadline: FetchDeadline) -> aiohttp.ClientSession:
@@ -331,6 +331,7 @@ def _log(url: str, target: Target | None, error: MediaError) -> None:
             url=hashlib.sha256(url.encode("utf-8", "replace")).hexdigest()[:12],
             code=error.code,
             reason=_reason(error.__cause__),
+            allowed_by=error.__cause__.flag if isinstance(error.__cause__, RefusedAddress) else None,
         ),
     )
 

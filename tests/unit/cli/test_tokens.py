@@ -8,10 +8,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from opsin.cli.main import main
 from opsin.demo.examples import path
+from opsin.protocol.response import TokenCount
+from opsin.testing.scripted_origin import ScriptedOrigin, answer
 from tests.corpus.pictures import data_url
 from tests.integration.gateways import gateway
 from tests.unit.vision.test_registry import GOLDEN, GOLDEN_IMAGE_TOKENS, SIZES
@@ -28,8 +31,10 @@ def _no_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def counted(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
-    assert main(["tokens", *words, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
+    status = main(["tokens", *words, "--json"])
+    answer = json.loads(capsys.readouterr().out)
+    assert status == (1 if answer["fits"] is False else 0)
+    return answer
 
 
 @pytest.mark.parametrize("model_id", [*GOLDEN, *GOLDEN_IMAGE_TOKENS])
@@ -92,8 +97,45 @@ def test_what_does_not_fit_names_limit_and_value(capsys: pytest.CaptureFixture[s
     assert answer["refusal"]["code"] == "too_many_image_tokens"
     assert "2691" in answer["refusal"]["message"]
     assert "2690 (max_image_tokens)" in answer["refusal"]["message"]
-    assert main(["tokens", *words]) == 0
+    assert main(["tokens", *words]) == 1
     assert "does not fit" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--size", "5000x5001"], "in total 25005000; the limit is 25000000 (max_image_pixels)"),
+        (["--size", "8193x100"], "the limit on a side is 8192 (max_image_side)"),
+        (["--size", "1x101"], "at most 100 times the other (max_aspect)"),
+        (["--size", "9x9"] * 17, "17 pictures; the limit is 16"),
+        (["--size", "4000x4000"] * 5, "take 320000000 bytes decoded; the limit is 256000000"),
+    ],
+)
+def test_what_a_server_refuses_by_its_size_has_no_price(
+    capsys: pytest.CaptureFixture[str], words: list[str], told: str
+) -> None:
+    assert main(["tokens", *words]) == 1
+    printed = capsys.readouterr()
+    assert told in printed.err
+    assert not printed.out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--max-image-tokens", "5", "--offline"], "--max-image-tokens, --offline: no effect beside --url"),
+        (["--mm-processor-kwargs", '{"max_pixels": 16384}'], "--mm-processor-kwargs: no effect beside --url"),
+        (["--estimate"], "--estimate: no effect beside --url"),
+    ],
+)
+def test_what_a_server_decides_is_refused(capsys: pytest.CaptureFixture[str], words: list[str], told: str) -> None:
+    assert main(["tokens", str(path("receipt")), "--url", "http://127.0.0.1:9", *words]) == 1
+    assert told in capsys.readouterr().err
+
+
+def test_a_request_says_the_detail_itself(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["tokens", "--request", str(tmp_path / "body.json"), "--detail", "low"]) == 1
+    assert "--detail: the request says it of each picture" in capsys.readouterr().err
 
 
 def test_what_would_be_scaled_says_so(capsys: pytest.CaptureFixture[str]) -> None:
@@ -194,6 +236,31 @@ def test_a_wrong_request_is_refused_as_a_server_does(capsys: pytest.CaptureFixtu
     file.write_text('{"messages": [{"role": "user", "content": "x"}], "n": 2}')
     assert main(["tokens", "--request", str(file)]) == 1
     assert "'n'" in capsys.readouterr().err
+
+
+COUNT = TokenCount(
+    model="m", text_tokens=None, image_tokens=None, marker_tokens=None, prompt_tokens=None, max_model_len=None,
+    fits=None, images=[],
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        b"<html>sign in</html>",
+        b"\xff",
+        b"{}",
+        b'{"a":' + b"[" * 100_000,
+        msgspec.json.encode(COUNT),  # and no picture
+        msgspec.json.encode(COUNT).replace(b'"fits":null', b'"fits":"yes"'),
+    ],
+)
+async def test_a_server_that_answers_something_else_is_told(capsys: pytest.CaptureFixture[str], told: bytes) -> None:
+    origin = ScriptedOrigin({"/v1/tokens": answer(told, content_type="application/json")})
+    async with origin.serve():
+        url = f"http://127.0.0.1:{origin.port}"
+        assert await asyncio.to_thread(main, ["tokens", str(path("number_8")), "--url", url]) == 1
+    assert capsys.readouterr().err == f"opsin: {url}/v1/tokens answers otherwise than an opsin: is it one?\n"
 
 
 async def test_a_running_server_counts_by_its_own_model(capsys: pytest.CaptureFixture[str]) -> None:

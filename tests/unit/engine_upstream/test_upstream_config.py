@@ -41,6 +41,7 @@ def test_the_first_model_unless_one_is_wanted() -> None:
     models = [ModelEntry("a", 4096), ModelEntry("b")]
     assert choose_model(models, None) == ServedModel("a", 4096)
     assert choose_model(models, "b") == ServedModel("b", None)
+    assert choose_model([ModelEntry(id="d", max_model_len=-1)], None) == ServedModel("d", None)
     with pytest.raises(ConfigError, match="no model named c; it serves 2: a, b"):
         choose_model(models, "c")
     with pytest.raises(ConfigError, match="serves no model"):

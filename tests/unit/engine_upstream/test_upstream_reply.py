@@ -106,6 +106,8 @@ def test_the_stages_of_an_upstream_that_is_an_opsin() -> None:
         ({"multimodal_tokens": None}, None, None),
         ({}, None, None),
         (None, None, None),
+        ({"image_tokens": -1}, None, None),
+        ({"multimodal_tokens": {"image": -1}}, None, None),
     ],
 )
 def test_image_tokens_in_every_shape(details: Any, image_tokens: int | None, placeholder_tokens: int | None) -> None:
@@ -113,6 +115,12 @@ def test_image_tokens_in_every_shape(details: Any, image_tokens: int | None, pla
     _, end = replay(chunk("a", reason="stop"), usage_chunk(**usage))
     assert (end.usage.image_tokens, end.usage.placeholder_tokens) == (image_tokens, placeholder_tokens)
     assert end.usage.prompt_tokens == 80
+
+
+def test_a_count_below_zero_is_none() -> None:
+    wrong = {"prompt_tokens": -1, "completion_tokens": -1, "prompt_tokens_details": {"cached_tokens": -1}}
+    _, end = replay(chunk("a", reason="stop"), usage_chunk(**wrong))
+    assert end.usage == Usage(None, None, None, None)
 
 
 def test_no_usage_is_no_count() -> None:

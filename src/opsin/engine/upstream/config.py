@@ -31,7 +31,7 @@ class UpstreamConfig(BaseModel):
         default=False,
         description="nobody else asks this vLLM: pictures that it has go by name, without their bytes",
     )
-    api_key: SecretStr | None = Field(default=None, description="sent to the upstream as a bearer token")
+    api_key: SecretStr | None = Field(default=None, description="sent as a bearer token to the server that is asked")
     connect_timeout_s: float = Field(default=5.0, gt=0, description="for a connection")
     read_timeout_s: float = Field(
         default=600.0, gt=0, description="longest silence between two reads, prefill included; no limit on an answer"

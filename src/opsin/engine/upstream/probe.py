@@ -88,7 +88,8 @@ def choose_model(models: list[ModelEntry], wanted: str | None) -> ServedModel:
     """The wanted model, or the first. Raises ConfigError when there is none such."""
     for entry in models:
         if wanted is None or entry.id == wanted:
-            return ServedModel(entry.id, entry.max_model_len, entry.root, entry.owned_by)
+            told = entry.max_model_len or 0
+            return ServedModel(entry.id, told if told > 0 else None, entry.root, entry.owned_by)  # no length is below 1
     if wanted is None:
         raise ConfigError("the upstream serves no model")
     names = ", ".join(entry.id for entry in models[:_MAX_NAMED]) or "none"

@@ -139,10 +139,15 @@ def _usage(wire: WireUsage | None, further: Fields) -> Usage:
         return Usage(None, None, None, None)
     details = wire.prompt_tokens_details
     return Usage(
-        wire.prompt_tokens,
-        wire.completion_tokens,
-        details.image_tokens if details else None,
-        details.cached_tokens if details else None,
+        _told(wire.prompt_tokens),
+        _told(wire.completion_tokens),
+        _told(details.image_tokens) if details else None,
+        _told(details.cached_tokens) if details else None,
         further,
-        details.multimodal_tokens.image if details and details.multimodal_tokens else None,
+        _told(details.multimodal_tokens.image) if details and details.multimodal_tokens else None,
     )
+
+
+def _told(count: int | None) -> int | None:
+    """Below zero nothing was counted, whatever its server means by it."""
+    return None if count is None or count < 0 else count
