@@ -96,8 +96,8 @@ class Asker:
         began, first, rest = time.perf_counter(), None, b""
         async with self._http.post(f"{arm.url}/v1/chat/completions", data=data, headers=headers) as response:
             async for line in response.content:
-                if first is None and line.startswith(b"data: ") and b'"content":"' in line.replace(b": ", b":"):
-                    first = time.perf_counter() if b'"content":""' not in line.replace(b": ", b":") else None
+                if first is None and _bears_text(line):
+                    first = time.perf_counter()
                 rest = line.strip() or rest
         if response.status != 200 or first is None or rest != b"data: [DONE]":
             raise SystemExit(f"{arm.name}: status {response.status}, and then {rest[:500]!r}")
@@ -302,6 +302,11 @@ def _interval(ours: Sequence[float], theirs: Sequence[float], seed: int) -> Inte
     medians = np.median(pairs[:, drawn], axis=2)
     low, high = np.percentile(medians[0] / medians[1], (2.5, 97.5))
     return Interval(statistics.median(ours) / statistics.median(theirs), float(low), float(high))
+
+
+def _bears_text(line: bytes) -> bool:
+    compact = line.replace(b": ", b":")
+    return b'"content":"' in compact and b'"content":""' not in compact
 
 
 def _jpeg(maker: PhotoMaker, number: int, size: tuple[int, int]) -> bytes:
