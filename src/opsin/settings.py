@@ -123,8 +123,9 @@ class ModelTable(BaseModel):
     def _engine_chosen(cls, stated: object) -> object:
         """Naming an upstream chooses it."""
         if isinstance(stated, dict) and "upstream" in stated and "engine" not in stated:
-            fields = cast("dict[str, Any]", stated)
-            url = fields["upstream"].get("url") if isinstance(fields["upstream"], dict) else None
+            fields = cast("dict[str, object]", stated)
+            upstream = fields["upstream"]
+            url = cast("dict[str, object]", upstream).get("url") if isinstance(upstream, dict) else None
             return {**fields, "engine": _kind_at(url)}
         return cast("object", stated)
 

@@ -155,7 +155,7 @@ def test_a_format_whose_decoder_is_missing_is_no_start(monkeypatch: pytest.Monke
 def test_an_upstream_has_to_read_the_formats_that_it_gets() -> None:
     values: dict[str, Any] = {"upstream": {"url": "http://127.0.0.1:1"}, "media": {"formats": ["png", "tiff", "avif"]}}
     (notice,) = notices(**values)
-    assert notice.startswith("--media-formats avif tiff: the upstream gets such pictures as they came")
+    assert notice.startswith("--media-formats avif tiff: an upstream of a kind that opsin does not know")
 
 
 def test_bytes_in_decoding_have_to_hold_one_picture() -> None:
