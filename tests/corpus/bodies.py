@@ -80,7 +80,6 @@ _REFUSED: dict[str, Any] = {
 _PARTS: tuple[Any, ...] = (
     {"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}},
     {"type": "video_url", "video_url": {"url": "data:video/mp4;base64,AA=="}},
-    {"type": "file", "file": {"file_id": "x"}},
     {"type": "image_embeds", "image_embeds": "AA=="},
     {"type": "thinking", "thinking": "hm"},
     {"type": "image", "image": "x"},

@@ -204,7 +204,7 @@ class ApiEngine:
         if call is not None:
             call.cancel()
 
-    async def purge(self, scope: str, key: str | None) -> PurgeReport:
+    async def purge(self, scope: str, origin: str | None) -> PurgeReport:
         """What a provider keeps cannot be erased from here."""
         return PurgeReport({"upstream": PurgeOutcome.UNREACHABLE})
 

@@ -1,8 +1,8 @@
 """Deletion that deletes: a picture of a tenant, or all of them, out of every place that opsin or its engine has.
 
 First a tombstone, so that work in flight brings nothing back; then every tier, the files, the engine; then the other
-gateways. Where an engine keeps what it cannot delete, the tenant gets another salt there, and what is kept is never
-found again. Knows no HTTP.
+gateways. Where an engine keeps what it cannot delete, the tenant gets another salt there; one that heeds
+salts never finds again what it keeps. Knows no HTTP.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from opsin.telemetry.metrics import Metrics
 logger = logging.getLogger(__name__)
 
 _BADNESS = (PurgeOutcome.NONE, PurgeOutcome.ERASED, PurgeOutcome.UNREACHABLE)
-FILES, REPLICAS, UPSTREAM = "files", "replicas", "upstream"
+FILES, REPLICAS = "files", "replicas"
 
 
 class Others(Protocol):

@@ -17,7 +17,7 @@ from opsin.core.errors import Code, InvalidRequest
 from opsin.gateway.body import BodyLimits, read_body
 from opsin.gateway.chat import count_outcome
 from opsin.gateway.deadline import Deadline
-from opsin.gateway.erasing import FILES, UPSTREAM
+from opsin.gateway.erasing import FILES
 from opsin.gateway.errors import as_opsin_error, to_response
 from opsin.protocol.files import FileDeleted, FileList, FileObject, MediaDeleted
 
@@ -144,9 +144,8 @@ def _object(file: StoredFile) -> FileObject:
 
 
 def _is_gone(tiers: Mapping[str, PurgeOutcome]) -> bool:
-    """An engine that keeps what it cannot delete has no name for it any more; a tier or a gateway that does not answer
-    has."""
-    return all(outcome is not PurgeOutcome.UNREACHABLE for tier, outcome in tiers.items() if tier != UPSTREAM)
+    """Also an engine that has no name for it any more may keep it."""
+    return PurgeOutcome.UNREACHABLE not in tiers.values()
 
 
 def _limit(text: str | None) -> int:

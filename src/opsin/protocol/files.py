@@ -43,8 +43,8 @@ class FileDeleted(msgspec.Struct):
 
 
 class MediaDeleted(msgspec.Struct, omit_defaults=True):
-    """``DELETE /v1/media/{sha256}`` and ``DELETE /v1/tenants/{tenant}/media``. ``deleted``: nothing is left, or what is
-    left can never be found again."""
+    """``DELETE /v1/media/{sha256}`` and ``DELETE /v1/tenants/{tenant}/media``. ``deleted``: no place is
+    unreachable."""
 
     deleted: bool
     tiers: Mapping[str, str]

@@ -21,7 +21,7 @@ def test_names_are_vllms() -> None:
         {
             "model": "some/model", "max_model_len": 1024, "dtype": "float32", "device": "cpu", "max_num_seqs": 2,
             "gpu_memory_utilization": 0.9, "limit_mm_per_prompt": {"image": 4}, "tensor_parallel_size": 1,
-            "trust_remote_code": False, "revision": "abc", "hf_token": "secret", "attn_implementation": "eager",
+            "trust_remote_code": False, "revision": "abc", "hf_token": "hf_mine", "attn_implementation": "eager",
         }
     )  # fmt: skip
     local = settings.local
@@ -29,7 +29,7 @@ def test_names_are_vllms() -> None:
     assert (local.dtype, local.device, local.max_num_seqs) == ("float32", "cpu", 2)
     assert (local.gpu_memory_utilization, local.attn_implementation) == (0.9, "eager")
     assert settings.media.limit_mm_per_prompt.image == 4
-    assert "secret" not in repr(settings)
+    assert "hf_mine" not in repr(settings)
 
 
 def test_pictures_by_url_are_allowed_as_in_vllm() -> None:

@@ -150,7 +150,7 @@ class TritonEngine:
         if stream is not None:
             stream.cancel()
 
-    async def purge(self, scope: str, key: str | None) -> PurgeReport:
+    async def purge(self, scope: str, origin: str | None) -> PurgeReport:
         """The server's caches cannot be erased from here."""
         return PurgeReport({"upstream": PurgeOutcome.UNREACHABLE})
 
