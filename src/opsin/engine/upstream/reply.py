@@ -139,15 +139,15 @@ def _usage(wire: WireUsage | None, further: Fields) -> Usage:
         return Usage(None, None, None, None)
     details = wire.prompt_tokens_details
     return Usage(
-        _told(wire.prompt_tokens),
-        _told(wire.completion_tokens),
-        _told(details.image_tokens) if details else None,
-        _told(details.cached_tokens) if details else None,
+        _counted(wire.prompt_tokens),
+        _counted(wire.completion_tokens),
+        _counted(details.image_tokens) if details else None,
+        _counted(details.cached_tokens) if details else None,
         further,
-        _told(details.multimodal_tokens.image) if details and details.multimodal_tokens else None,
+        _counted(details.multimodal_tokens.image) if details and details.multimodal_tokens else None,
     )
 
 
-def _told(count: int | None) -> int | None:
+def _counted(count: int | None) -> int | None:
     """Below zero nothing was counted, whatever its server means by it."""
     return None if count is None or count < 0 else count
