@@ -533,9 +533,9 @@ async def ask(engine: UpstreamEngine, *pictures: bytes) -> Finished:
         await engine.release(request.id)
 
 
-def num_resent(end: Finished) -> int:
+def num_by_name(end: Finished) -> int:
     assert end.remote is not None
-    return end.remote.num_resent
+    return end.remote.num_by_name
 
 
 def by_name_alone(upstream: ScriptedUpstream) -> list[list[bool]]:
@@ -549,11 +549,11 @@ def by_name_alone(upstream: ScriptedUpstream) -> list[list[bool]]:
 
 async def test_a_picture_that_the_only_client_sent_before_goes_by_name_and_a_forgotten_one_once_more() -> None:
     async with exclusive() as (engine, upstream, cache):
-        assert num_resent(await ask(engine, b"a")) == 0
-        assert num_resent(await ask(engine, b"a", b"b")) == 0
+        assert num_by_name(await ask(engine, b"a")) == 0
+        assert num_by_name(await ask(engine, b"a", b"b")) == 1
         cache.names.clear()
-        assert num_resent(await ask(engine, b"a", b"b")) == 2
-        assert num_resent(await ask(engine, b"b", b"a")) == 0
+        assert num_by_name(await ask(engine, b"a", b"b")) == 0
+        assert num_by_name(await ask(engine, b"b", b"a")) == 2
         assert by_name_alone(upstream) == [[False], [True, False], [True, True], [False, False], [True, True]]
         assert engine.capabilities().reports_cache
 

@@ -154,12 +154,12 @@ class Delta:
 class Remote:
     """Of an answer by a remote engine. ``source`` is who told its stages, ``rest_s`` what it took beyond these.
 
-    ``num_resent`` pictures had been leased, and then their bytes were wanted again.
+    ``num_by_name`` pictures were there already: all others went with their bytes, also such as had been leased.
     """
 
     source: str
     rest_s: float
-    num_resent: int = 0
+    num_by_name: int = 0
 
 
 @dataclass(frozen=True, slots=True)

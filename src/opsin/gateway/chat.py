@@ -237,8 +237,8 @@ class ChatService:
         if planned is not None:
             usage = self._plan_check.compare(request_id, planned, usage)
         if (lookups := prepared.lookups) is not None:
-            resent = finished.remote.num_resent if finished.remote else 0
-            self._metrics.looked_up(hits=lookups.hits - resent, misses=lookups.misses + resent)
+            hits = finished.remote.num_by_name if finished.remote else lookups.hits
+            self._metrics.looked_up(hits=hits, misses=lookups.hits + lookups.misses - hits)
         self._metrics.finished(timeline)
         self._metrics.image_tokens.inc(usage.image_tokens or 0)
         self._metrics.encoded(finished.encoded_pictures_s, finished.encoded_tiles)

@@ -132,13 +132,13 @@ class UpstreamEngine:
         call, reply, parser = Call(self._session), Reply(self._dialect), SseParser()
         self._calls[request.id] = call
         try:
-            num_resent = await self._ask(call, request, self._addressee(request.scope, self._model))
+            num_by_name = await self._ask(call, request, self._addressee(request.scope, self._model))
             while not reply.done and (read := await call.read()):
                 for data in parser.feed(read):
                     delta = None if reply.done else reply.take(data)
                     if delta is not None:
                         yield delta
-            yield _with_rest(reply.finish(), self._dialect, time.monotonic() - began, num_resent)
+            yield _with_rest(reply.finish(), self._dialect, time.monotonic() - began, num_by_name)
         except EventTooLarge:
             raise protocol_error(f"one event of over {MAX_EVENT_BYTES} bytes") from None
         except OpsinError as error:
@@ -173,22 +173,21 @@ class UpstreamEngine:
     async def _ask(self, call: Call, request: GenerationRequest, to: Addressee) -> int:
         """Posts, and once more with all bytes where a picture is gone, which is found out before anything runs.
 
-        Returns how many leased pictures had to be sent after all.
+        Returns how many pictures went by name alone.
         """
         leased = self._leases.get(request.id, frozenset())
-        resent = frozenset[str]()
         try:
             await self._post(call, encode_body(request, to, leased))
         except PictureGone as gone:
             if not leased or gone.index >= len(request.pictures):
                 raise
             self._known.missed(request.pictures[gone.index].key)
-            leased, resent = resent, leased
+            leased = frozenset()
             await self._post(call, encode_body(request, to))
         if self._config.exclusive:
             self._known.found(leased)
             self._known.sent(picture.key for picture in request.pictures if picture.key not in leased)
-        return len(resent)
+        return sum(picture.key in leased for picture in request.pictures)
 
     async def _post(self, call: Call, body: bytes) -> None:
         try:
@@ -219,9 +218,9 @@ def _check_exclusive(config: UpstreamConfig, dialect: Dialect) -> None:
         )
 
 
-def _with_rest(finished: Finished, dialect: Dialect, took_s: float, num_resent: int) -> Finished:
+def _with_rest(finished: Finished, dialect: Dialect, took_s: float, num_by_name: int) -> Finished:
     """With what no stage of the upstream's accounts for. Stages that took longer than all of it are not believed."""
     told_s = sum(finished.stages_s.values())
     if told_s > took_s:
         finished, told_s = replace(finished, stages_s={}), 0.0
-    return replace(finished, remote=Remote(source=dialect.kind, rest_s=took_s - told_s, num_resent=num_resent))
+    return replace(finished, remote=Remote(source=dialect.kind, rest_s=took_s - told_s, num_by_name=num_by_name))
