@@ -77,6 +77,7 @@ def _sequence(index: int, context: int) -> Sequence:
         prompt_ids=tuple(2 + (index + position) % 1000 for position in range(context)),
         image_positions=(),
         picture_keys=(),
+        origins=(),
         units=(),
         sampling=SamplingParams(temperature=0.0, ignore_eos=True),
         max_output_tokens=10**6,
