@@ -159,6 +159,10 @@ def _with_pixtral_tower(config: Any) -> None:
 
 
 _LLAVA_VIEW = {"patch_size": 8, "vision_feature_select_strategy": "default", "num_additional_image_tokens": 1}
+_CANVASES = [[32, 64], [64, 32], [64, 64]]
+_ONEVISION = {
+    "num_image_tokens": 16, "vision_feature_select_strategy": "full", "vision_aspect_ratio": "anyres_max_9",
+}  # fmt: skip
 
 CASES: Mapping[str, Case] = {
     "gemma3": Case(
@@ -201,6 +205,27 @@ CASES: Mapping[str, Case] = {
         ("clip.image_processing_pil_clip", "CLIPImageProcessorPil", {"size": {"shortest_edge": 32}, "crop_size": SIDE}),
         ("llava.processing_llava", "LlavaProcessor", {"image_token": "<image>", **_LLAVA_VIEW}),
         saved=_LLAVA_VIEW,
+        ids={"image_token_id": "<image>"},
+    ),
+    "llava_next": Case(
+        "llava_next",
+        tokenizers.LLAVA,
+        ("llava_next.image_processing_pil_llava_next", "LlavaNextImageProcessorPil",
+         {"size": {"shortest_edge": 32}, "crop_size": SIDE, "image_grid_pinpoints": _CANVASES}),
+        ("llava_next.processing_llava_next", "LlavaNextProcessor", {"image_token": "<image>", **_LLAVA_VIEW}),
+        saved=_LLAVA_VIEW,
+        ids={"image_token_id": "<image>"},
+    ),
+    "llava_onevision": Case(
+        "llava_onevision",
+        tokenizers.LLAVA,
+        ("llava_onevision.image_processing_pil_llava_onevision", "LlavaOnevisionImageProcessorPil",
+         {"size": SIDE, "image_grid_pinpoints": _CANVASES}),
+        (
+            "llava_onevision.processing_llava_onevision", "LlavaOnevisionProcessor",
+            {"image_token": "<image>", "video_token": "<video>", **_ONEVISION},
+        ),
+        saved=_ONEVISION,
         ids={"image_token_id": "<image>"},
     ),
     "llava with Pixtral's encoder": _pixtral("llava", 1, _with_pixtral_tower),
