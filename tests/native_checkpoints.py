@@ -28,6 +28,7 @@ class Case:
 
     ``image_processor`` and ``processor`` are module, class and arguments; ``saved`` is processor_config.json.
     ``named`` are tokens that its tokenizer knows by name, ``ids`` fields of config.json that hold their ids.
+    ``counts_pictures``: its processor has to be told which pictures belong to one request.
     """
 
     model_type: str
@@ -38,6 +39,7 @@ class Case:
     named: dict[str, str] = field(default_factory=dict[str, str])
     ids: dict[str, str] = field(default_factory=dict[str, str])
     config: Callable[[Any], None] = lambda config: None
+    counts_pictures: bool = False
 
 
 @dataclass(frozen=True)
@@ -227,6 +229,7 @@ CASES: Mapping[str, Case] = {
         ),
         saved=_ONEVISION,
         ids={"image_token_id": "<image>"},
+        counts_pictures=True,
     ),
     "llava with Pixtral's encoder": _pixtral("llava", 1, _with_pixtral_tower),
     "mistral3": _pixtral("mistral3", 2),
