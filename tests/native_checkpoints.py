@@ -28,6 +28,7 @@ class Case:
 
     ``image_processor`` and ``processor`` are module, class and arguments; ``saved`` is processor_config.json.
     ``named`` are tokens that its tokenizer knows by name, ``ids`` fields of config.json that hold their ids.
+    ``counts_pictures``: its processor has to be told which pictures belong to one request.
     """
 
     model_type: str
@@ -38,6 +39,7 @@ class Case:
     named: dict[str, str] = field(default_factory=dict[str, str])
     ids: dict[str, str] = field(default_factory=dict[str, str])
     config: Callable[[Any], None] = lambda config: None
+    counts_pictures: bool = False
 
 
 @dataclass(frozen=True)
@@ -159,6 +161,10 @@ def _with_pixtral_tower(config: Any) -> None:
 
 
 _LLAVA_VIEW = {"patch_size": 8, "vision_feature_select_strategy": "default", "num_additional_image_tokens": 1}
+_CANVASES = [[32, 64], [64, 32], [64, 64]]
+_ONEVISION = {
+    "num_image_tokens": 16, "vision_feature_select_strategy": "full", "vision_aspect_ratio": "anyres_max_9",
+}  # fmt: skip
 
 CASES: Mapping[str, Case] = {
     "gemma3": Case(
@@ -202,6 +208,28 @@ CASES: Mapping[str, Case] = {
         ("llava.processing_llava", "LlavaProcessor", {"image_token": "<image>", **_LLAVA_VIEW}),
         saved=_LLAVA_VIEW,
         ids={"image_token_id": "<image>"},
+    ),
+    "llava_next": Case(
+        "llava_next",
+        tokenizers.LLAVA,
+        ("llava_next.image_processing_pil_llava_next", "LlavaNextImageProcessorPil",
+         {"size": {"shortest_edge": 32}, "crop_size": SIDE, "image_grid_pinpoints": _CANVASES}),
+        ("llava_next.processing_llava_next", "LlavaNextProcessor", {"image_token": "<image>", **_LLAVA_VIEW}),
+        saved=_LLAVA_VIEW,
+        ids={"image_token_id": "<image>"},
+    ),
+    "llava_onevision": Case(
+        "llava_onevision",
+        tokenizers.LLAVA,
+        ("llava_onevision.image_processing_pil_llava_onevision", "LlavaOnevisionImageProcessorPil",
+         {"size": SIDE, "image_grid_pinpoints": _CANVASES}),
+        (
+            "llava_onevision.processing_llava_onevision", "LlavaOnevisionProcessor",
+            {"image_token": "<image>", "video_token": "<video>", **_ONEVISION},
+        ),
+        saved=_ONEVISION,
+        ids={"image_token_id": "<image>"},
+        counts_pictures=True,
     ),
     "llava with Pixtral's encoder": _pixtral("llava", 1, _with_pixtral_tower),
     "mistral3": _pixtral("mistral3", 2),

@@ -12,6 +12,8 @@ from transformers import (
     Idefics3Config,
     InternVLConfig,
     LlavaConfig,
+    LlavaNextConfig,
+    LlavaOnevisionConfig,
     Mistral3Config,
     Qwen2_5_VLConfig,
     Qwen2VLConfig,
@@ -34,8 +36,9 @@ VISION = {
 class Family:
     """``tiles`` and ``sizes`` are what its pictures may have: how many tiles, and (width, height) of each tile.
 
-    ``tokens_per_pixel`` gives image tokens. ``inputs`` makes what ``generate`` takes beside ids, from ids (1, n) and
-    each picture's normalised pixels (tiles, 3, height, width).
+    ``pixels_per_token`` gives image tokens, or ``image_tokens`` is all of a picture that was ``original``. ``inputs``
+    makes what ``generate`` takes beside ids, from ids (1, n) and each picture's normalised pixels (tiles, 3, height,
+    width).
     """
 
     config: Callable[[], Any]
@@ -43,6 +46,8 @@ class Family:
     sizes: tuple[tuple[int, int], ...]
     pixels_per_token: int
     inputs: Callable[[torch.Tensor, list[torch.Tensor]], dict[str, Any]]
+    image_tokens: int | None = None
+    original: tuple[int, int] = (0, 0)
 
 
 def _all_tiles(_: torch.Tensor, pictures: list[torch.Tensor]) -> dict[str, Any]:
@@ -85,6 +90,18 @@ def _as_patches(ids: torch.Tensor, pictures: list[torch.Tensor]) -> dict[str, An
     return {"pixel_values": torch.cat(patches), "image_grid_thw": torch.tensor(grids), **types}
 
 
+def _on_canvases(_: torch.Tensor, pictures: list[torch.Tensor]) -> dict[str, Any]:
+    if not pictures:
+        return {}
+    width, height = ORIGINAL
+    return {"pixel_values": torch.stack(pictures), "image_sizes": torch.tensor([(height, width)] * len(pictures))}
+
+
+def _each_alone(ids: torch.Tensor, pictures: list[torch.Tensor]) -> dict[str, Any]:
+    """As if each were the only one of its request."""
+    return {**_on_canvases(ids, pictures), "batch_num_images": [1] * len(pictures)} if pictures else {}
+
+
 def _made(config: Any, **values: object) -> Callable[[], Any]:
     """The library's own signatures are incomplete."""
     return lambda: config(**values, tie_word_embeddings=False)
@@ -97,6 +114,11 @@ _QWEN_TOKENS = {
 _QWEN_VISION = {
     "depth": 2, "hidden_size": 32, "intermediate_size": 64, "num_heads": 2, "patch_size": 8, "spatial_merge_size": 2,
     "temporal_patch_size": 2,
+}  # fmt: skip
+ORIGINAL = (60, 22)
+"""On a canvas of two tiles, side by side: of its four rows of patches the outer two are padding."""
+_CANVASES = {
+    "image_grid_pinpoints": [[32, 64], [64, 32], [64, 64]], "image_token_index": IMAGE, "image_token_id": IMAGE,
 }  # fmt: skip
 _VARIABLE = ((32, 32), (32, 48), (64, 32))
 
@@ -134,6 +156,19 @@ FAMILIES: Mapping[str, Family] = {
             image_token_index=IMAGE, image_token_id=IMAGE, image_seq_length=16,
         ),
         (1,), ((32, 32),), 64, _all_tiles,
+    ),
+    "llava_next": Family(
+        _made(
+            LlavaNextConfig, text_config=TEXT, vision_config={**VISION, "model_type": "clip_vision_model"}, **_CANVASES,
+        ),
+        (3,), ((32, 32),), 64, _on_canvases, 16 + 2 * 9, ORIGINAL,
+    ),
+    "llava_onevision": Family(
+        _made(
+            LlavaOnevisionConfig, text_config={**TEXT, "model_type": "qwen2"},
+            vision_config={**VISION, "model_type": "siglip_vision_model", "vision_use_head": False}, **_CANVASES,
+        ),
+        (3,), ((32, 32),), 64, _each_alone, 16 + 2 * 9, ORIGINAL,
     ),
     "mistral3": Family(
         _made(

@@ -500,7 +500,13 @@ def _model_of_tokens(origin: _Origin, model: LocalModel, media: _Media, metrics:
 
 def _shape(plan: VisionPlan) -> PictureShape:
     tile = plan.recipe.tile
-    return PictureShape(num_tiles=plan.num_tiles, width=tile.width, height=tile.height, image_tokens=plan.image_tokens)
+    return PictureShape(
+        num_tiles=plan.num_tiles,
+        width=tile.width,
+        height=tile.height,
+        image_tokens=plan.image_tokens,
+        original=(plan.original.width, plan.original.height),
+    )
 
 
 def _model_of_messages(origin: _Origin, media: _Media, metrics: Metrics) -> _Model:

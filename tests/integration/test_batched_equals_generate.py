@@ -224,7 +224,7 @@ def test_the_reference_decides_nearly_all_tokens(pool: list[Asked]):
 @pytest.mark.parametrize("num_at_once", [1, 3, 7])
 def test_features_of_tiles_that_were_cached_equal_a_fresh_encode(runner: CountingRunner, num_at_once: int):
     tiles = picture(50, 7)
-    units = units_of(SCOPE, _data(tiles), 0, 1, TRAITS["idefics3"])
+    units = units_of(SCOPE, _data(tiles), 0, TRAITS["idefics3"])
     cached = [
         encoded.features
         for start in range(0, len(units), num_at_once)

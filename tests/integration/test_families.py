@@ -88,8 +88,8 @@ def _picture(family: Family, chance: random.Random) -> PictureData:
     width, height = chance.choice(family.sizes)
     pixels = random.Random(seed).randbytes(num_tiles * width * height * 3)
     key = f"{seed}-{num_tiles}-{width}-{height}"
-    image_tokens = num_tiles * width * height // family.pixels_per_token
-    return PictureData(key, image_tokens, Tiles(pixels, num_tiles, width, height))
+    image_tokens = family.image_tokens or num_tiles * width * height // family.pixels_per_token
+    return PictureData(key, image_tokens, Tiles(pixels, num_tiles, width, height, family.original))
 
 
 def _submit(family: Family, name: str, chance: random.Random, num_pictures: int) -> Submit:
@@ -156,7 +156,7 @@ def test_pictures_change_the_answer(tiny: Tiny):
     (picture,) = submit.pictures
     assert picture.tiles is not None
     inverted = Tiles(bytes(255 - value for value in picture.tiles.pixels), picture.tiles.num_tiles,
-                     picture.tiles.width, picture.tiles.height)  # fmt: skip
+                     picture.tiles.width, picture.tiles.height, picture.tiles.original)  # fmt: skip
     other = _with_ids("other", submit.prompt_ids, (PictureData("other", picture.image_tokens, inverted),))
     assert tiny.generate(submit)[0] != tiny.generate(other)[0]
 

@@ -15,7 +15,7 @@ from PIL import Image
 
 from opsin.engine.local import engine
 from tests.integration.gateways import gateway
-from tests.native_checkpoints import CASES, Checkpoint, build
+from tests.native_checkpoints import CASES, Case, Checkpoint, build
 from tests.tiny import generated
 from tests.worker_here import WorkerHere
 
@@ -39,11 +39,12 @@ def _asked(pictures: Sequence[Image.Image]) -> list[dict[str, Any]]:
     return [{"role": "user", "content": [*parts, {"type": "text", "text": "What is it?"}]}]
 
 
-def _by_processor(checkpoint: Checkpoint, pictures: Sequence[Image.Image]) -> dict[str, torch.Tensor]:
+def _by_processor(case: Case, checkpoint: Checkpoint, pictures: Sequence[Image.Image]) -> dict[str, torch.Tensor]:
     parts = [{"type": "image"} for _ in pictures]
     messages = [{"role": "user", "content": [*parts, {"type": "text", "text": "What is it?"}]}]
     text = checkpoint.processor.apply_chat_template(messages, add_generation_prompt=True)
-    return dict(checkpoint.processor(images=list(pictures), text=text, return_tensors="pt"))
+    images = [list(pictures)] if case.counts_pictures else list(pictures)
+    return dict(checkpoint.processor(images=images, text=text, return_tensors="pt"))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -60,7 +61,7 @@ async def test_ids_and_answers_are_those_of_the_models_own_processor(
             WorkerHere.tokens.clear()
             status, answer = await served.chat(messages=_asked(pictures), max_tokens=MAX_TOKENS, temperature=0)
             assert status == 200, answer
-            inputs = _by_processor(checkpoint, pictures)
+            inputs = _by_processor(CASES[name], checkpoint, pictures)
             ids = inputs.pop("input_ids")
             del inputs["attention_mask"]
             assert list(WorkerHere.submits[-1].prompt_ids) == ids[0].tolist()

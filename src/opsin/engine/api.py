@@ -18,6 +18,7 @@ from opsin.core.conversation import Conversation, Fields
 from opsin.core.erasure import PurgeOutcome
 from opsin.core.stages import Stage
 from opsin.media.types import ImageFormat, MediaBytes, RenderedPicture
+from opsin.vision.size import Size
 
 FinishReason = Literal["stop", "length", "content_filter", "tool_calls"]  # the last two: upstream engines only
 
@@ -72,15 +73,16 @@ class Picture:
     """One picture of a request, in prompt order.
 
     ``key`` identifies its features within a scope; ``origin`` the bytes that it was made of, which is what ``purge``
-    takes. For a TOKENS engine ``rendered`` is None when ``key`` was leased by ``reserve``. For a MESSAGES engine
-    ``media`` is the file to send, leased or not, and ``key`` names this file within the scope; its counts are a plan,
-    None where the engine alone knows.
+    takes. ``upright`` is its size before rendering. For a TOKENS engine ``rendered`` is None when ``key`` was leased by
+    ``reserve``. For a MESSAGES engine ``media`` is the file to send, leased or not, and ``key`` names this file within
+    the scope; its counts are a plan, None where the engine alone knows.
     """
 
     key: str
     image_tokens: int | None
     num_tiles: int | None
     origin: str = ""
+    upright: Size | None = None
     rendered: RenderedPicture | None = None
     media: MediaBytes | None = None
 

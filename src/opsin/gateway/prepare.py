@@ -211,6 +211,7 @@ class TokenPreparer:
             image_tokens=plan.image_tokens,
             num_tiles=plan.num_tiles,
             origin=self._scopes.record(scope, media.sha256),
+            upright=plan.original,
             rendered=rendered,
         )
 

@@ -12,11 +12,12 @@ from typing import Self
 
 from opsin.core.conversation import Detail
 from opsin.core.errors import ConfigError
+from opsin.models.card import ModelCard
 from opsin.models.files import Document, Edges
 from opsin.models.vision_files import VisionFiles
-from opsin.vision.llava import ClassToken
+from opsin.vision.llava import IMAGE_TOKENS, ClassToken, image_tokens_of
 from opsin.vision.pinpoints import areas, below, best_canvas, fitted, without_padding
-from opsin.vision.plan import Count, RenderRecipe, Size
+from opsin.vision.plan import Count, ImageTokens, Placeholder, RenderRecipe, Size
 from opsin.vision.reading import TowerConfig, filter_of, patch_side, positive
 from opsin.vision.recipe import Filter, Resize, View, on_canvas
 
@@ -29,7 +30,10 @@ _SMALL_VIEW = Edges(shortest_edge=224)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LlavaNextFamily:
-    """The rule with one checkpoint's parameters. ``extra_tokens`` belong to the overview, beside its patches."""
+    """The rule with one checkpoint's parameters. ``extra_tokens`` belong to the overview, beside its patches.
+
+    Unless it ``lowers``, all pictures have the canvas that the model itself chooses.
+    """
 
     name: str = "llava_next"
     tile_side: int = 336
@@ -37,9 +41,21 @@ class LlavaNextFamily:
     canvases: tuple[Size, ...] = _CANVASES
     extra_tokens: int = 0
     filter: Filter | None = Filter.BICUBIC
+    lowers: bool = True
+    tokens: ImageTokens = IMAGE_TOKENS
+
+    @property
+    def image_token(self) -> str:
+        """See NativeFamily."""
+        return self.tokens.image
+
+    @property
+    def placeholder(self) -> Placeholder:
+        """See NativeFamily."""
+        return Placeholder(self.image_token)
 
     def count(self, size: Size, detail: Detail = Detail.AUTO, num_pictures: int = 1) -> Count:
-        """See Family. ``low`` takes only the smallest canvases; ``high`` and ``original`` are ``auto``."""
+        """See Family. ``low`` takes the smallest canvases, if it lowers; ``high`` and ``original`` are ``auto``."""
         canvas = self._canvas(size, detail)
         tiles = Size(canvas.width // self.tile_side, canvas.height // self.tile_side)
         patches = self.tile_side // self.patch_size
@@ -57,16 +73,21 @@ class LlavaNextFamily:
         """See Rendering."""
         return None if self.filter is None else anyres(size, self._canvas(size, detail), self.tile_side, self.filter)
 
+    def slot(self, size: Size, detail: Detail = Detail.AUTO, num_pictures: int = 1) -> str:
+        """See NativeFamily."""
+        return self.tokens.slot(self.count(size, detail, num_pictures).image_tokens)
+
     def _canvas(self, size: Size, detail: Detail) -> Size:
-        return best_canvas(size, below(self.canvases, 0) if detail is Detail.LOW else self.canvases)
+        is_low = self.lowers and detail is Detail.LOW
+        return best_canvas(size, below(self.canvases, 0) if is_low else self.canvases)
 
     def with_max_pixels(self, max_pixels: int) -> Self:
         """See Family."""
-        return replace(self, canvases=below(self.canvases, max_pixels))
+        return replace(self, canvases=below(self.canvases, max_pixels)) if self.lowers else self
 
     def caps(self) -> Sequence[int]:
         """See Family."""
-        return areas(self.canvases)
+        return areas(self.canvases) if self.lowers else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +114,22 @@ def from_files(files: VisionFiles) -> LlavaNextFamily:
         extra_tokens=processor.extra,
         filter=None if cropped else filter_of(document, Filter.BICUBIC),
     )
+
+
+def from_card(card: ModelCard) -> LlavaNextFamily:
+    """As the model that runs here has it, which chooses the canvas by the picture's size alone. Raises ConfigError."""
+    family = from_files(card.vision)
+    check_canvases(family.canvases, family.tile_side, card.vision.image_processor)
+    return replace(family, lowers=False, tokens=image_tokens_of(card))
+
+
+def check_canvases(canvases: Sequence[Size], side: int, document: Document) -> None:
+    """Raises ConfigError for one that is not of whole tiles, which no recipe cuts."""
+    for canvas in canvases:
+        if canvas.width % side or canvas.height % side:
+            raise ConfigError(
+                f"{document.name}: image_grid_pinpoints has {canvas.width} x {canvas.height}, no multiple of {side}"
+            )
 
 
 def anyres(size: Size, canvas: Size, side: int, resampling: Filter) -> RenderRecipe | None:

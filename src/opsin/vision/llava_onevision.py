@@ -13,11 +13,13 @@ from typing import Self
 
 from opsin.core.conversation import Detail
 from opsin.core.errors import ConfigError
+from opsin.models.card import ModelCard
 from opsin.models.files import Edges
 from opsin.models.vision_files import VisionFiles
-from opsin.vision.llava_next import anyres, canvases_of, view_side
+from opsin.vision.llava import IMAGE_TOKENS, image_tokens_of
+from opsin.vision.llava_next import anyres, canvases_of, check_canvases, view_side
 from opsin.vision.pinpoints import areas, below, best_canvas, fitted, without_padding
-from opsin.vision.plan import Count, RenderRecipe, Size
+from opsin.vision.plan import Count, ImageTokens, Placeholder, RenderRecipe, Size
 from opsin.vision.reading import CLIP_GREY, background, filter_of, positive
 from opsin.vision.recipe import Colour, Filter, squared
 
@@ -31,7 +33,10 @@ _SHRINK_OVER = 1.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LlavaOnevisionFamily:
-    """The rule with one checkpoint's parameters. ``max_views`` is the number in ``anyres_max_9``."""
+    """The rule with one checkpoint's parameters. ``max_views`` is the number in ``anyres_max_9``.
+
+    Unless it ``lowers``, a picture alone has the canvas that the model itself chooses.
+    """
 
     name: str = "llava_onevision"
     tile_side: int = 384
@@ -41,6 +46,18 @@ class LlavaOnevisionFamily:
     drops_class_token: bool = False
     filter: Filter | None = Filter.BICUBIC
     background: Colour = CLIP_GREY
+    lowers: bool = True
+    tokens: ImageTokens = IMAGE_TOKENS
+
+    @property
+    def image_token(self) -> str:
+        """See NativeFamily."""
+        return self.tokens.image
+
+    @property
+    def placeholder(self) -> Placeholder:
+        """See NativeFamily."""
+        return Placeholder(self.image_token)
 
     def count(self, size: Size, detail: Detail = Detail.AUTO, num_pictures: int = 1) -> Count:
         """See Family. ``low`` is what a picture in company costs; ``high`` and ``original`` are ``auto``."""
@@ -60,13 +77,17 @@ class LlavaOnevisionFamily:
             return squared(size, self.tile_side, self.filter, self.background)
         return anyres(size, best_canvas(size, self.canvases), self.tile_side, self.filter)
 
+    def slot(self, size: Size, detail: Detail = Detail.AUTO, num_pictures: int = 1) -> str:
+        """See NativeFamily."""
+        return self.tokens.slot(self.count(size, detail, num_pictures).image_tokens)
+
     def with_max_pixels(self, max_pixels: int) -> Self:
         """See Family."""
-        return replace(self, canvases=below(self.canvases, max_pixels))
+        return replace(self, canvases=below(self.canvases, max_pixels)) if self.lowers else self
 
     def caps(self) -> Sequence[int]:
         """See Family."""
-        return areas(self.canvases)
+        return areas(self.canvases) if self.lowers else ()
 
     def _features(self, size: Size, tiles: Size) -> Size:
         side = int(math.sqrt(self.tokens_per_view))
@@ -118,3 +139,10 @@ def from_files(files: VisionFiles) -> LlavaOnevisionFamily:
         filter=filter_of(document, Filter.BICUBIC),
         background=background(document),
     )
+
+
+def from_card(card: ModelCard) -> LlavaOnevisionFamily:
+    """As the model that runs here has it, which chooses the canvas by the picture's size alone. Raises ConfigError."""
+    family = from_files(card.vision)
+    check_canvases(family.canvases, family.tile_side, card.vision.image_processor)
+    return replace(family, lowers=False, tokens=image_tokens_of(card))

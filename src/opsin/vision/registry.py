@@ -112,6 +112,8 @@ _NATIVE: Mapping[str, Callable[[ModelCard], NativeFamily]] = {
     "idefics3": idefics3.from_card,
     "internvl": internvl.from_card,
     "llava": llava.from_card,
+    "llava_next": llava_next.from_card,
+    "llava_onevision": llava_onevision.from_card,
     "mistral3": lambda card: pixtral.from_files(card.vision),
     "qwen2_5_vl": qwen_vl.from_card,
     "qwen2_vl": qwen_vl.from_card,

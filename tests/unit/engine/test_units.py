@@ -14,8 +14,8 @@ def picture(pixels: bytes, num_tiles: int = 1, image_tokens: int = 4, side: int 
     return PictureData("key", image_tokens, Tiles(pixels, num_tiles, side, side))
 
 
-def keys(one: PictureData, traits: FamilyTraits = TILED, scope: str = "scope", num_pictures: int = 1) -> list[str]:
-    return [unit.key for unit in units_of(scope, one, 0, num_pictures, traits)]
+def keys(one: PictureData, traits: FamilyTraits = TILED, scope: str = "scope") -> list[str]:
+    return [unit.key for unit in units_of(scope, one, 0, traits)]
 
 
 def test_equal_tiles_have_equal_keys_wherever_they_stand():
@@ -32,22 +32,23 @@ def test_a_key_holds_scope_and_shape():
 
 
 def test_tiles_share_the_tokens_and_the_pixels():
-    units = units_of("scope", picture(b"abcxyz", 2, 8), 3, 1, TILED)
+    units = units_of("scope", picture(b"abcxyz", 2, 8), 3, TILED)
     assert [(unit.picture, unit.share, unit.num_tokens) for unit in units] == [(3, 0.5, 4)] * 2
     assert [unit.tiles and unit.tiles.pixels for unit in units] == [b"abc", b"xyz"]
 
 
 def test_a_picture_stays_one_unit_where_tiles_are_not_independent():
-    (unit,) = units_of("scope", picture(b"abcxyz", 2, 7), 0, 1, WHOLE)
+    (unit,) = units_of("scope", picture(b"abcxyz", 2, 7), 0, WHOLE)
     assert unit.num_tokens == 7
     assert unit.tiles == Tiles(b"abcxyz", 2, 1, 1)
 
 
-def test_the_number_of_pictures_counts_only_where_features_depend_on_it():
-    counting = FamilyTraits(unit=EncoderUnit.PICTURE, counts_pictures=True)
-    one = picture(b"abc")
-    assert keys(one, WHOLE, num_pictures=1) == keys(one, WHOLE, num_pictures=2)
-    assert keys(one, counting, num_pictures=1) != keys(one, counting, num_pictures=2)
+def test_the_pictures_own_size_counts_only_where_features_depend_on_it():
+    dropping = FamilyTraits(unit=EncoderUnit.PICTURE, drops_padding=True)
+    wide, tall = (PictureData("key", 4, Tiles(b"abc", 1, 1, 1, original)) for original in ((9, 8), (8, 9)))
+    assert keys(wide) == keys(tall)
+    assert keys(wide, WHOLE) == keys(tall, WHOLE)
+    assert keys(wide, dropping) != keys(tall, dropping)
 
 
 def test_leased_units_have_no_pixels():
@@ -66,7 +67,7 @@ def test_leased_units_have_no_pixels():
 )
 def test_what_does_not_add_up_is_refused(one: PictureData, problem: str):
     with pytest.raises(ValueError, match=problem):
-        units_of("scope", one, 0, 1, TILED)
+        units_of("scope", one, 0, TILED)
 
 
 def test_every_family_says_what_its_unit_is():

@@ -78,7 +78,7 @@ class LocalOptions(BaseModel):
 
 
 class PictureShape(BaseModel):
-    """A picture as the engine gets it: tiles of one size in pixels, and the positions that they fill."""
+    """A picture as the engine gets it, see ``Tiles``, and the positions that it fills."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -86,6 +86,7 @@ class PictureShape(BaseModel):
     width: int
     height: int
     image_tokens: int
+    original: tuple[int, int] = (0, 0)
 
 
 class LocalEngineConfig(LocalOptions):

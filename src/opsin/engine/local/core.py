@@ -333,10 +333,9 @@ class EngineCore:
         return tuple(position for position, token in enumerate(submit.prompt_ids) if token == image)
 
     def _units(self, submit: Submit) -> Iterator[Unit]:
-        num_pictures = len(submit.pictures)
         for index, picture in enumerate(submit.pictures):
             if picture.tiles is not None:
-                yield from units_of(submit.scope, picture, index, num_pictures, self._traits)
+                yield from units_of(submit.scope, picture, index, self._traits)
                 continue
             leased = self._feature_cache.leased(submit.request_id, picture.key)
             if leased is None:

@@ -328,12 +328,22 @@ def _to_submit(request: GenerationRequest, tombstones: Tombstones) -> Submit:
 
 
 def _to_picture(picture: Picture, *, keep: bool) -> PictureData:
-    rendered = picture.rendered
     assert picture.image_tokens is not None, "a TOKENS engine gets counted pictures"
-    tiles = rendered and Tiles(rendered.pixels, rendered.num_tiles, rendered.tile.width, rendered.tile.height)
     return PictureData(
-        key=picture.key, image_tokens=picture.image_tokens, tiles=tiles, origin=picture.origin, keep=keep
+        key=picture.key,
+        image_tokens=picture.image_tokens,
+        tiles=_to_tiles(picture),
+        origin=picture.origin,
+        keep=keep,
     )
+
+
+def _to_tiles(picture: Picture) -> Tiles | None:
+    rendered, upright = picture.rendered, picture.upright
+    if rendered is None:
+        return None
+    original = (upright.width, upright.height) if upright else (0, 0)
+    return Tiles(rendered.pixels, rendered.num_tiles, rendered.tile.width, rendered.tile.height, original)
 
 
 def _finished(ended: Ended, text: TextStream) -> Finished:

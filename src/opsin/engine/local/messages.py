@@ -38,12 +38,16 @@ class Release(msgspec.Struct, tag=True, frozen=True):
 
 
 class Tiles(msgspec.Struct, frozen=True):
-    """uint8 RGB, C order, shape (num_tiles, height, width, 3)."""
+    """uint8 RGB, C order, shape (num_tiles, height, width, 3).
+
+    ``original`` is width and height of the picture that they were made of, which only some families' encoders ask for.
+    """
 
     pixels: bytes
     num_tiles: int
     width: int
     height: int
+    original: tuple[int, int] = (0, 0)
 
 
 class PictureData(msgspec.Struct, frozen=True):

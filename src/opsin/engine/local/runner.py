@@ -84,7 +84,8 @@ class TransformersRunner:
         with translated():
             started = time.monotonic()
             pixels = torch.stack([self._pixels(_tiles_of(unit)) for unit in units])
-            features = [piece.to(self._dtype) for piece in self._seam.encode(self._model, pixels)]
+            originals = [_tiles_of(unit).original for unit in units]
+            features = [piece.to(self._dtype) for piece in self._seam.encode(self._model, pixels, originals)]
             self._wait()
             seconds = (time.monotonic() - started) / len(units)
         # Cloned: a slice would keep the whole batch alive behind the cache's back.

@@ -18,22 +18,25 @@ class EncoderUnit(StrEnum):
 class FamilyTraits:
     """``whole_pictures``: positions of one picture attend to each other in both directions, so prefill may not cut it.
 
-    ``counts_pictures``: features depend on how many pictures the request has.
+    ``drops_padding``: features depend on the picture's own size, as those of padding are left out.
     """
 
     unit: EncoderUnit
     whole_pictures: bool = False
-    counts_pictures: bool = False
+    drops_padding: bool = False
 
 
 _TILES = FamilyTraits(unit=EncoderUnit.TILE)
 _PICTURES = FamilyTraits(unit=EncoderUnit.PICTURE)
+_CANVASES = FamilyTraits(unit=EncoderUnit.PICTURE, drops_padding=True)
 
 TRAITS: Mapping[str, FamilyTraits] = {
     "gemma3": FamilyTraits(unit=EncoderUnit.TILE, whole_pictures=True),
     "idefics3": _TILES,
     "internvl": _TILES,
     "llava": _PICTURES,
+    "llava_next": _CANVASES,
+    "llava_onevision": _CANVASES,
     "mistral3": _PICTURES,
     "qwen2_5_vl": _PICTURES,
     "qwen2_vl": _PICTURES,

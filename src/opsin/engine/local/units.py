@@ -10,16 +10,16 @@ from opsin.engine.local.sequence import Unit
 from opsin.engine.local.traits import EncoderUnit, FamilyTraits
 
 
-def units_of(scope: str, picture: PictureData, index: int, num_pictures: int, traits: FamilyTraits) -> list[Unit]:
-    """The units of a picture that came with pixels, the ``index``-th of ``num_pictures``.
+def units_of(scope: str, picture: PictureData, index: int, traits: FamilyTraits) -> list[Unit]:
+    """The units of a picture that came with pixels, the ``index``-th of its request.
 
     Raises:
         ValueError: the pixels are not as many as they should be, or the image tokens are not shared out evenly.
     """
     assert picture.tiles is not None
     pieces = list(_tiles(picture.tiles)) if traits.unit is EncoderUnit.TILE else [_whole(picture.tiles)]
-    salt = num_pictures if traits.counts_pictures else 0
-    keys = [_key(scope, salt, piece) for piece in pieces]
+    original = picture.tiles.original if traits.drops_padding else (0, 0)
+    keys = [_key(scope, original, piece) for piece in pieces]
     return _units(picture, index, list(zip(keys, pieces, strict=True)))
 
 
@@ -51,7 +51,7 @@ def _whole(tiles: Tiles) -> Tiles:
     return tiles
 
 
-def _key(scope: str, salt: int, tiles: Tiles) -> str:
+def _key(scope: str, original: tuple[int, int], tiles: Tiles) -> str:
     """64 hex digits. The scope has a fixed length within a server, so no two inputs give the same bytes."""
-    head = f"{scope}/{salt}/{tiles.num_tiles}x{tiles.height}x{tiles.width}/"
+    head = f"{scope}/{original[0]}x{original[1]}/{tiles.num_tiles}x{tiles.height}x{tiles.width}/"
     return hashlib.sha256(head.encode() + tiles.pixels).hexdigest()

@@ -71,7 +71,9 @@ def _with_picture(config: LocalEngineConfig, shape: PictureShape) -> Submit:
     size = shape.num_tiles * shape.width * shape.height * 3
     # Tiles that are alike would be encoded once.
     pixels = b"".join(bytes([number % 256]) * (size // shape.num_tiles) for number in range(shape.num_tiles))
-    picture = PictureData("warm-up", shape.image_tokens, Tiles(pixels, shape.num_tiles, shape.width, shape.height))
+    picture = PictureData(
+        "warm-up", shape.image_tokens, Tiles(pixels, shape.num_tiles, shape.width, shape.height, shape.original)
+    )
     text = _text(config, f"warm-up-{shape.image_tokens}", _TEXT_TOKENS, 2)
     ids = (*text.prompt_ids, *(config.image_token_id,) * shape.image_tokens, text.prompt_ids[0])
     return Submit(text.request_id, "", ids, (picture,), text.sampling, text.submitted_at)

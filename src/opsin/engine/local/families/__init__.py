@@ -8,6 +8,7 @@ from opsin.engine.local.families.gemma3 import Gemma3
 from opsin.engine.local.families.idefics3 import Idefics3
 from opsin.engine.local.families.internvl import InternVL
 from opsin.engine.local.families.llava import Llava
+from opsin.engine.local.families.llava_next import LlavaNext, LlavaOnevision
 from opsin.engine.local.families.mistral3 import Mistral3
 from opsin.engine.local.families.qwen_vl import Qwen3VL, QwenVL
 from opsin.engine.local.families.seam import Seam
@@ -17,6 +18,8 @@ SEAMS: Mapping[str, Seam] = {
     "idefics3": Idefics3(),
     "internvl": InternVL(),
     "llava": Llava(),
+    "llava_next": LlavaNext(),
+    "llava_onevision": LlavaOnevision(),
     "mistral3": Mistral3(),
     "qwen2_5_vl": QwenVL(),
     "qwen2_vl": QwenVL(),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Seq
+
 import torch
 
 from opsin.engine.local.families.seam import Seam
@@ -11,7 +13,7 @@ from opsin.engine.local.loading import Model
 class Idefics3(Seam):
     """See the module."""
 
-    def encode(self, model: Model, pixels: torch.Tensor) -> list[torch.Tensor]:
+    def encode(self, model: Model, pixels: torch.Tensor, originals: Seq[tuple[int, int]]) -> list[torch.Tensor]:
         """See Seam."""
         tiles = pixels.flatten(0, 1)
         # Transformers drops a tile that is 0.0 everywhere as padding, in silence, which would shift the features of all

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Seq
+
 import torch
 
 from opsin.engine.local.families.seam import Seam
@@ -11,7 +13,7 @@ from opsin.engine.local.loading import Model
 class Mistral3(Seam):
     """See the module."""
 
-    def encode(self, model: Model, pixels: torch.Tensor) -> list[torch.Tensor]:
+    def encode(self, model: Model, pixels: torch.Tensor, originals: Seq[tuple[int, int]]) -> list[torch.Tensor]:
         """See Seam."""
         pictures = pixels.flatten(0, 1)
         sizes = torch.tensor([pictures.shape[-2:]] * len(pictures), device=pictures.device)

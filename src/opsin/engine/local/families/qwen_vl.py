@@ -6,6 +6,7 @@ are never read: the last prefill wins there, so every sequence has its own.
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Seq
 from typing import Any, cast
 
 import torch
@@ -19,7 +20,7 @@ from opsin.engine.local.sequence import Sequence
 class QwenVL(Seam):
     """See the module."""
 
-    def encode(self, model: Model, pixels: torch.Tensor) -> list[torch.Tensor]:
+    def encode(self, model: Model, pixels: torch.Tensor, originals: Seq[tuple[int, int]]) -> list[torch.Tensor]:
         """See Seam."""
         return list(_encode(model, pixels).pooler_output)
 
@@ -42,7 +43,7 @@ class QwenVL(Seam):
 class Qwen3VL(QwenVL):
     """Qwen3-VL also adds features of inner layers to the first layers of the text model (deepstack)."""
 
-    def encode(self, model: Model, pixels: torch.Tensor) -> list[torch.Tensor]:
+    def encode(self, model: Model, pixels: torch.Tensor, originals: Seq[tuple[int, int]]) -> list[torch.Tensor]:
         """See Seam; (1 + deepstack layers, tokens, hidden size)."""
         output = _encode(model, pixels)
         return [torch.stack(layers) for layers in zip(output.pooler_output, *output.deepstack_features, strict=True)]

@@ -6,6 +6,7 @@ one tensor (…, tokens, hidden size), so that any range of tokens can be cut ou
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -40,8 +41,11 @@ Mask = attention.Mask
 class Seam:
     """The answers that most families share: features as a list, one axis of positions, causal attention."""
 
-    def encode(self, model: Model, pixels: torch.Tensor) -> list[torch.Tensor]:
-        """Features of each unit, (…, tokens, hidden size). ``pixels`` is (units, tiles of a unit, 3, height, width)."""
+    def encode(self, model: Model, pixels: torch.Tensor, originals: Seq[tuple[int, int]]) -> list[torch.Tensor]:
+        """Features of each unit, (…, tokens, hidden size). ``pixels`` is (units, tiles of a unit, 3, height, width).
+
+        ``originals`` is width and height of each unit's picture.
+        """
         return list(model.model.get_image_features(pixel_values=pixels.flatten(0, 1)).pooler_output)
 
     def encoder_outputs(self, rows: torch.Tensor) -> BaseModelOutputWithPooling:
