@@ -229,7 +229,8 @@ async def test_case_63_more_requests_than_there_are_places_are_told_to_come_back
     """Parallel large pictures exhausted the processor."""
     async with gateway(gateway={"max_requests": 2}, media={"render_workers": 1, "render_timeout_s": 60}) as served:
         with held(served.application.renderer.worker_pids):
-            taken = [asyncio.create_task(ask(served, GOOD)) for _ in range(2)]
+            other = encoded(scene("L"), "png")
+            taken = [asyncio.create_task(ask(served, picture)) for picture in (GOOD, other)]
             await until_decoding(served, 2 * 64 * 48 * 4)
             async with served.http.post(f"{served.url}/v1/chat/completions", data=body_of([GOOD])) as response:
                 assert (response.status, response.headers["retry-after"]) == (503, "1")

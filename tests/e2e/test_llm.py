@@ -35,8 +35,18 @@ QUESTION = "What is in this picture?"
 TURN = "<|im_start|>User:{}<end_of_utterance>\nAssistant:"
 
 
+def _workers() -> set[psutil.Process]:
+    return {child for child in psutil.Process().children() if {ENGINE, RENDERER} & set(child.cmdline())}
+
+
 @pytest.fixture(scope="module")
-def llm() -> Iterator[LLM]:
+def of_others() -> set[psutil.Process]:
+    """Of tests that ran in this process before."""
+    return _workers()
+
+
+@pytest.fixture(scope="module")
+def llm(of_others: set[psutil.Process]) -> Iterator[LLM]:
     with LLM(device="cpu", max_num_seqs=4) as llm:
         yield llm
 
@@ -239,9 +249,9 @@ def _gone(processes: set[psutil.Process]) -> bool:
     return not psutil.wait_procs(list(processes), timeout=10)[1]
 
 
-def test_closed_is_closed(llm: LLM) -> None:
+def test_closed_is_closed(llm: LLM, of_others: set[psutil.Process]) -> None:
     """The last one, as nobody can ask it afterwards."""
-    processes = {child for child in psutil.Process().children() if {ENGINE, RENDERER} & set(child.cmdline())}
+    processes = _workers() - of_others
     assert len(processes) >= 2
     llm.close()
     llm.close()

@@ -61,7 +61,7 @@ def _in_render_worker(data: bytes, header: Any, *_: object) -> None:
         _fail(data)
 
 
-_sabotage(Auth, "tenant", _in_route)
+_sabotage(Auth, "caller", _in_route)
 _sabotage(PromptBuilder, "tokenise", _in_gateway)
 _sabotage(EngineCore, "_prefill_chunk", _in_engine)
 _sabotage(render, "render", _in_render_worker)
