@@ -127,9 +127,9 @@ class ImagePreprocessor:
     async def _scaled(self, data: bytes) -> bytes:
         media = inspect(data, self._config, "image")
         size = self._fitting.fit(media.header.upright)
-        scaled = await self._renderer.scale(self._caches.scopes.of(TENANT), media, size, self._encoding)
+        made = await self._renderer.scale(self._caches.scopes.of(TENANT), media, size, self._encoding)
         await self._caches.store.written()
-        return scaled.data
+        return made.result.data
 
 
 def block_of(model: str) -> int:

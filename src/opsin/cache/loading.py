@@ -58,7 +58,7 @@ class CachedLoader:
         visit = self._urls.visit(scope)
         loaded = await self._loader.load(refs, await self._with_files(scope, refs, lifted), visit)
         await visit.keep(loaded)
-        return loaded
+        return visit.told(loaded)
 
     async def glance(self, scope: str, refs: Sequence[MediaRef], lifted: LiftedMedia) -> tuple[Glance, ...]:
         """See MediaLoader; raises as ``load``."""

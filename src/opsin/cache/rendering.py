@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Awaitable
-from dataclasses import replace
-from typing import Protocol, TypeVar
+from dataclasses import dataclass, replace
+from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
 from opsin.cache.flight import Flights
 from opsin.cache.keys import framed
-from opsin.cache.store import Item, Store
+from opsin.cache.store import MISS, Item, Store
 from opsin.cache.tier import Kind, Value
 from opsin.core.errors import MediaError
 from opsin.media.encoding import Encoding
@@ -40,6 +40,15 @@ class Sandbox(Protocol):
     async def scale(self, media: MediaBytes, size: Size, encoding: Encoding) -> MediaBytes: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Made(Generic[T]):
+    """What a picture became. ``outcome``: ``hit-`` and the tier that had it; ``miss`` also for who waited for another
+    request's worker."""
+
+    result: T
+    outcome: str
+
+
 class _Tiles(msgspec.Struct, array_like=True, frozen=True):
     num_tiles: int
     width: int
@@ -58,53 +67,57 @@ class CachedRenderer:
         self._sandbox = sandbox
         self._store = store
         self._identity = framed(identity)
-        self._renders: Flights[RenderedPicture] = Flights()
-        self._scales: Flights[MediaBytes] = Flights()
-        self._verifies: Flights[None] = Flights()
+        self._renders: Flights[Made[RenderedPicture]] = Flights()
+        self._scales: Flights[Made[MediaBytes]] = Flights()
+        self._verifies: Flights[Made[None]] = Flights()
 
-    async def render(self, scope: str, media: MediaBytes, recipe: RenderRecipe) -> RenderedPicture:
+    async def render(self, scope: str, media: MediaBytes, recipe: RenderRecipe) -> Made[RenderedPicture]:
         """The tiles of a picture. Raises as RenderPool."""
         item = self._item(scope, media, Kind.RENDER, recipe)
         return await _about(media, self._renders.run(item, lambda: self._rendered(item, media, recipe)))
 
-    async def verify(self, scope: str, media: MediaBytes) -> None:
+    async def verify(self, scope: str, media: MediaBytes) -> Made[None]:
         """Decodes a picture completely, unless one of the same bytes did. Raises as RenderPool."""
         item = self._item(scope, media, Kind.VERIFIED, None)
-        await _about(media, self._verifies.run(item, lambda: self._verified(item, media)))
+        return await _about(media, self._verifies.run(item, lambda: self._verified(item, media)))
 
-    async def scale(self, scope: str, media: MediaBytes, size: Size, encoding: Encoding) -> MediaBytes:
+    async def scale(self, scope: str, media: MediaBytes, size: Size, encoding: Encoding) -> Made[MediaBytes]:
         """A picture scaled down and written anew. Raises as RenderPool."""
         item = self._item(scope, media, Kind.SCALED, (size, encoding))
-        scaled = await _about(media, self._scales.run(item, lambda: self._scaled(item, media, size, encoding)))
-        return replace(scaled, param=media.param, mislabelled=media.mislabelled)
+        made = await _about(media, self._scales.run(item, lambda: self._scaled(item, media, size, encoding)))
+        return Made(replace(made.result, param=media.param, mislabelled=media.mislabelled), made.outcome)
 
     def _item(self, scope: str, media: MediaBytes, kind: Kind, how: object) -> Item:
         # The header too: of the same bytes it differs only by what this version reads from them.
         variant = self._identity + msgspec.json.encode((media.header, how))
         return Item(scope, media.sha256, kind, hashlib.sha256(variant).hexdigest()[:_VARIANT_CHARS])
 
-    async def _rendered(self, item: Item, media: MediaBytes, recipe: RenderRecipe) -> RenderedPicture:
+    async def _rendered(self, item: Item, media: MediaBytes, recipe: RenderRecipe) -> Made[RenderedPicture]:
         found = await self._store.get(item)
         if found is not None and (tiles := _read(found.value.head, _Tiles)) is not None:
-            return RenderedPicture(found.value.data, tiles.num_tiles, Size(tiles.width, tiles.height))
+            kept = RenderedPicture(found.value.data, tiles.num_tiles, Size(tiles.width, tiles.height))
+            return Made(kept, found.outcome)
         rendered = await self._sandbox.render(media, recipe)
         head = _Tiles(rendered.num_tiles, rendered.tile.width, rendered.tile.height)
         await self._store.put(item, Value(msgspec.msgpack.encode(head), rendered.pixels))
-        return rendered
+        return Made(rendered, MISS)
 
-    async def _verified(self, item: Item, media: MediaBytes) -> None:
-        if await self._store.get(item) is None:
-            await self._sandbox.verify(media)
-            await self._store.put(item, _VERIFIED)
+    async def _verified(self, item: Item, media: MediaBytes) -> Made[None]:
+        if (found := await self._store.get(item)) is not None:
+            return Made(None, found.outcome)
+        await self._sandbox.verify(media)
+        await self._store.put(item, _VERIFIED)
+        return Made(None, MISS)
 
-    async def _scaled(self, item: Item, media: MediaBytes, size: Size, encoding: Encoding) -> MediaBytes:
+    async def _scaled(self, item: Item, media: MediaBytes, size: Size, encoding: Encoding) -> Made[MediaBytes]:
         found = await self._store.get(item)
         if found is not None and (written := _read(found.value.head, _Written)) is not None:
             header = ImageHeader(encoding.format, size, orientation=1, frames=1)
-            return replace(media, data=found.value.data, sha256=written.sha256, header=header, base64=None)
+            kept = replace(media, data=found.value.data, sha256=written.sha256, header=header, base64=None)
+            return Made(kept, found.outcome)
         scaled = await self._sandbox.scale(media, size, encoding)
         await self._store.put(item, Value(msgspec.msgpack.encode(_Written(scaled.sha256)), scaled.data))
-        return scaled
+        return Made(scaled, MISS)
 
 
 async def _about(media: MediaBytes, work: Awaitable[T]) -> T:

@@ -20,6 +20,9 @@ from opsin.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
+MISS = "miss"
+"""The outcome of a look that found nothing."""
+
 _MAX_WAITING_BYTES = 128 * 2**20
 """Of values that are still to be written."""
 
@@ -40,6 +43,11 @@ class Found:
 
     value: Value
     tier: str
+
+    @property
+    def outcome(self) -> str:
+        """As a client is told, see MISS."""
+        return f"hit-{self.tier}"
 
 
 class Store:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from opsin.cache.keys import Scopes
-from opsin.cache.store import Item, Store
+from opsin.cache.store import MISS, Found, Item, Store
 from opsin.cache.tier import Kind, Value
 from opsin.media.budget import ByteBudget
 from opsin.media.fetch import Fetched
@@ -57,13 +57,13 @@ class UrlMemory:
             if kept:
                 self._known[scope] = kept
 
-    async def find(self, scope: str, url: str) -> tuple[bytes, str | None, bool] | None:
-        """The bytes, their ETag, and whether they need not be asked for again."""
+    async def find(self, scope: str, url: str) -> tuple[Found, str | None, bool] | None:
+        """The picture, its ETag, and whether it need not be asked for again."""
         known = self._known.get(scope, OrderedDict()).get(url)
         if known is None:
             return None
         found = await self._store.get(Item(scope, known.sha256, Kind.MEDIA))
-        return None if found is None else (found.value.data, known.etag, known.fresh_until > self._now())
+        return None if found is None else (found, known.etag, known.fresh_until > self._now())
 
     def renew(self, scope: str, url: str, fetched: Fetched) -> None:
         """Its server says that it did not change."""
@@ -92,20 +92,23 @@ class Visit:
     def __init__(self, urls: UrlMemory, scope: str) -> None:
         self._urls = urls
         self._scope = scope
-        self._fetched: dict[int, tuple[str, Fetched]] = {}
+        self._fetched: dict[int, tuple[str, Fetched]] = {}  # by the id of the bytes, which the request holds
+        self._outcomes: dict[int, str] = {}
 
     async def fetch(self, target: Target, fetch: Fetch, budget: ByteBudget) -> bytes:
         """The bytes at a URL, as they are now or were a moment ago."""
         found = await self._urls.find(self._scope, target.url)
         if found is None:
             return self._new(target, await fetch(None))
-        data, etag, is_fresh = found
+        kept, etag, is_fresh = found
         if not is_fresh:
             fetched = await fetch(etag)
             if fetched.data is not None:
                 return self._new(target, fetched)
             self._urls.renew(self._scope, target.url, fetched)
+        data = kept.value.data
         budget.take(len(data))
+        self._outcomes[id(data)] = kept.outcome
         return data
 
     async def keep(self, loaded: tuple[MediaBytes, ...]) -> None:
@@ -115,7 +118,16 @@ class Visit:
             if found is not None:
                 await self._urls.keep(self._scope, found[0], media, found[1])
 
+    def told(self, loaded: tuple[MediaBytes, ...]) -> tuple[MediaBytes, ...]:
+        """The loaded pictures, those by URL with what was found of them."""
+        outcomes = self._outcomes
+        return tuple(
+            replace(media, url_outcome=outcomes[id(media.data)]) if id(media.data) in outcomes else media
+            for media in loaded
+        )
+
     def _new(self, target: Target, fetched: Fetched) -> bytes:
         assert fetched.data is not None, "asked without an ETag, or changed"
         self._fetched[id(fetched.data)] = (target.url, fetched)
+        self._outcomes[id(fetched.data)] = MISS
         return fetched.data

@@ -21,7 +21,7 @@ from opsin.core.ids import new_request_id
 from opsin.core.problems import raise_all
 from opsin.demo.hint import PHOTO_HINT, is_photo
 from opsin.engine.api import Delta
-from opsin.gateway.chat import Warned, collect
+from opsin.gateway.chat import Begun, collect
 from opsin.gateway.streaming import to_completion
 from opsin.media import data_url
 from opsin.media.types import MediaBytes
@@ -97,7 +97,7 @@ async def _answer(application: Application, body: bytes, *, as_json: bool) -> No
     begun = False
     async with aclosing(answer) as events:
         async for event in events:
-            if isinstance(event, Warned):
+            if isinstance(event, Begun):
                 _warn(event)
             elif isinstance(event, Delta):
                 # Behind "Assistant:" the first token of most models begins with a space.
@@ -106,6 +106,6 @@ async def _answer(application: Application, body: bytes, *, as_json: bool) -> No
     print()
 
 
-def _warn(warned: Warned) -> None:
-    for warning in warned.warnings:
+def _warn(begun: Begun) -> None:
+    for warning in begun.warnings:
         print(f"warning: {warning.message}", file=sys.stderr)

@@ -50,9 +50,10 @@ class RawRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Warned:
-    """What ``Done`` will warn of. Comes before the engine begins, so that a header can say it; never empty."""
+class Begun:
+    """What is known before the engine begins, so that headers can say it; ``Done`` says it again."""
 
+    images: tuple[UsedPicture, ...]
     warnings: tuple[AnswerWarning, ...]
 
 
@@ -70,7 +71,7 @@ class Done:
     prompt_ids: tuple[int, ...] | None = None
 
 
-AnswerEvent = Warned | Delta | Done
+AnswerEvent = Begun | Delta | Done
 
 UNLIMITED = Unlimited()
 
@@ -137,7 +138,7 @@ class ChatService:
         lifted: LiftedMedia = NONE_LIFTED,
         turns: Turns = UNLIMITED,
     ) -> AsyncGenerator[AnswerEvent, None]:
-        """Yields Warned if there is a reason, then deltas, then one Done.
+        """Yields Begun, then deltas, then one Done.
 
         Closing the iterator early cancels the request everywhere. ``lifted`` are pictures that came with the body.
         ``turns`` is asked before anything costs; what it takes is its owner's to give back.
@@ -163,8 +164,7 @@ class ChatService:
                 gate = _Gate(turns, self._lanes, watch)
                 prepared = await self._preparer.prepare(request_id, scope, prompt, media, sampling.output_tokens, gate)
             prepared = replace(prepared, warnings=(*label_warnings(media), *prepared.warnings))
-            if prepared.warnings:
-                yield Warned(prepared.warnings)
+            yield Begun(prepared.used, prepared.warnings)
             generation = GenerationRequest(
                 id=request_id,
                 scope=self._scopes.salted(scope),
@@ -291,7 +291,7 @@ async def collect(answer: AsyncGenerator[AnswerEvent, None]) -> Collected:
                     further += () if event.further is NOTHING else (event.further,)
                 case Done():
                     return Collected("".join(texts), tuple(further), event)
-                case Warned():
+                case Begun():
                     pass  # the end says it again
     raise OpsinError("the answer ended without a result")
 

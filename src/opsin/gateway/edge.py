@@ -12,6 +12,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from opsin.gateway.auth import Auth
+from opsin.gateway.cache_header import HEADER as CACHE_HEADER
 from opsin.gateway.config import GatewayConfig
 from opsin.gateway.head import http_protocol
 from opsin.gateway.rate_headers import NAMES
@@ -21,7 +22,7 @@ from opsin.gateway.streaming import WARNINGS_HEADER
 _BACKSTOP_S = 5
 """Beyond the drain: by then every request was answered, and who did not take the answer was cut off."""
 
-_READABLE = ("x-request-id", "server-timing", "retry-after", "x-should-retry", WARNINGS_HEADER, *NAMES)
+_READABLE = ("x-request-id", "server-timing", "retry-after", "x-should-retry", WARNINGS_HEADER, CACHE_HEADER, *NAMES)
 """Headers that a page of an allowed origin may read."""
 
 

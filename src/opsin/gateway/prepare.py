@@ -13,12 +13,15 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from opsin.cache.keys import FeatureKeys, Scopes, picture_name
+from opsin.cache.rendering import Made
+from opsin.cache.store import MISS
 from opsin.core.conversation import Prompt, RawPrompt
 from opsin.core.errors import UnsupportedParameter
 from opsin.core.together import together
 from opsin.core.warnings import AnswerWarning, WarningCode
 from opsin.engine.api import ChatPrompt, Engine, Picture, TokenPrompt
 from opsin.gateway.budget import Fitted, Want
+from opsin.gateway.cache_header import CacheFindings
 from opsin.gateway.fitting import MessageFitter, PromptFitter
 from opsin.gateway.message_plan import PlannedPicture
 from opsin.gateway.plan_check import PlannedTokens
@@ -40,11 +43,12 @@ _CHARS_PER_TOKEN = 4
 class UsedPicture:
     """A picture as its file says, and what the model gets of it: None where the engine alone knows.
 
-    ``scaled``: it is smaller than its ``detail`` asks for, because more would not fit. ``sent`` is the file that went
-    to the engine in the place of the one that came.
+    ``found`` is what the caches had of it. ``scaled``: it is smaller than its ``detail`` asks for, because more would
+    not fit. ``sent`` is the file that went to the engine in the place of the one that came.
     """
 
     header: ImageHeader
+    found: CacheFindings
     count: Count | None = None
     scaled: bool = False
     sent: Rewrite | None = None
@@ -80,15 +84,15 @@ class Prepared:
 class Renderer(Protocol):
     """Decodes pictures apart from this process, and may remember within a scope what became of them."""
 
-    async def render(self, scope: str, media: MediaBytes, recipe: RenderRecipe) -> RenderedPicture:
+    async def render(self, scope: str, media: MediaBytes, recipe: RenderRecipe) -> Made[RenderedPicture]:
         """The tiles of a picture. Raises MediaError."""
         ...
 
-    async def verify(self, scope: str, media: MediaBytes) -> None:
-        """Decodes a picture completely and returns nothing. Raises MediaError."""
+    async def verify(self, scope: str, media: MediaBytes) -> Made[None]:
+        """Decodes a picture completely, of which nothing is left. Raises MediaError."""
         ...
 
-    async def scale(self, scope: str, media: MediaBytes, size: Size, encoding: Encoding) -> MediaBytes:
+    async def scale(self, scope: str, media: MediaBytes, size: Size, encoding: Encoding) -> Made[MediaBytes]:
         """A picture scaled down and written anew. Raises MediaError."""
         ...
 
@@ -165,14 +169,15 @@ class TokenPreparer:
         keys = [self._keys.key(scope, picture.sha256, plan) for picture, plan in zip(media, plans, strict=True)]
         reservation = await self._engine.reserve(request_id, keys)
         self._count_lookups(keys, reservation.leased)
-        pictures = await self._render(scope, media, plans, keys, reservation.leased)
+        ready = await self._render(scope, media, plans, keys, reservation.leased)
         built = self._builder.expand(fitted.tokenised, plans)
         left = self._fitter.left(len(built.ids), max_tokens)
         return Prepared(
             prompt=TokenPrompt(built.ids),
-            pictures=pictures,
+            pictures=tuple(one.picture for one in ready),
             used=tuple(
-                UsedPicture(one.header, two.count, two.scaled) for one, two in zip(media, fitted.pictures, strict=True)
+                UsedPicture(picture.header, one.found, fit.count, fit.scaled)
+                for picture, one, fit in zip(media, ready, fitted.pictures, strict=True)
             ),
             max_tokens=max_tokens or left,
             text=built.text,
@@ -195,25 +200,26 @@ class TokenPreparer:
         plans: Sequence[VisionPlan],
         keys: Sequence[str],
         leased: frozenset[str],
-    ) -> tuple[Picture, ...]:
+    ) -> tuple[_Ready, ...]:
         return await together(
             self._picture(scope, picture, plan, key, known=key in leased)
             for picture, plan, key in zip(media, plans, keys, strict=True)
         )
 
-    async def _picture(self, scope: str, media: MediaBytes, plan: VisionPlan, key: str, *, known: bool) -> Picture:
-        rendered = None
+    async def _picture(self, scope: str, media: MediaBytes, plan: VisionPlan, key: str, *, known: bool) -> _Ready:
+        made = None
         if not known:
             with _measured(self._metrics):
-                rendered = await self._renderer.render(scope, media, plan.recipe)
-        return Picture(
+                made = await self._renderer.render(scope, media, plan.recipe)
+        picture = Picture(
             key=key,
             image_tokens=plan.image_tokens,
             num_tiles=plan.num_tiles,
             origin=self._scopes.record(scope, media.sha256),
             upright=plan.original,
-            rendered=rendered,
+            rendered=made and made.result,
         )
+        return _ready(picture, media, made, known=known)
 
 
 class MessagePreparer:
@@ -273,14 +279,14 @@ class MessagePreparer:
         salted = self._scopes.salted(scope)  # by another salt nothing is found of what such an engine cannot delete
         keys = [file.key(salted) for file in files]
         leased = (await self._engine.reserve(request_id, keys)).leased
-        pictures = await together(
+        ready = await together(
             self._picture(scope, file, key, known=key in leased) for file, key in zip(files, keys, strict=True)
         )
         hits = sum(key in leased for key in keys)
         return Prepared(
             prompt=ChatPrompt(guarded.conversation),
-            pictures=pictures,
-            used=tuple(file.used for file in files),
+            pictures=tuple(one.picture for one in ready),
+            used=tuple(file.used(one.found) for file, one in zip(files, ready, strict=True)),
             max_tokens=max_tokens,
             warnings=(
                 *guarded.warnings,
@@ -291,24 +297,48 @@ class MessagePreparer:
             lookups=Lookups(hits, len(keys) - hits),
         )
 
-    async def _picture(self, scope: str, file: _File, key: str, *, known: bool) -> Picture:
+    async def _picture(self, scope: str, file: _File, key: str, *, known: bool) -> _Ready:
         count = file.plan.count if file.plan else None
-        return Picture(
+        made = await self._written(scope, file, known=known)
+        picture = Picture(
             key=key,
             image_tokens=count.image_tokens if count else None,
             num_tiles=count.num_tiles if count else None,
             origin=self._scopes.record(scope, file.media.sha256),
-            media=await self._written(scope, file, known=known),
+            media=made.result if made else file.media,
         )
+        return _ready(picture, file.media, made, known=known)
 
-    async def _written(self, scope: str, file: _File, *, known: bool) -> MediaBytes:
+    async def _written(self, scope: str, file: _File, *, known: bool) -> Made[MediaBytes] | None:
+        """None for one that goes as it came and was decoded before."""
         if file.rewrite is None and known:
-            return file.media
+            return None
         with _measured(self._metrics):
             if file.rewrite is not None:
                 return await self._renderer.scale(scope, file.media, file.rewrite.size, file.rewrite.encoding)
-            await self._renderer.verify(scope, file.media)
-            return file.media
+            verified = await self._renderer.verify(scope, file.media)
+            return Made(file.media, verified.outcome)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """A picture as the engine gets it, and what the caches had of it."""
+
+    picture: Picture
+    found: CacheFindings
+
+
+def _ready(
+    picture: Picture, media: MediaBytes, made: Made[RenderedPicture] | Made[MediaBytes] | None, *, known: bool
+) -> _Ready:
+    """``made`` is None where the sandbox was not needed, ``known`` what the engine has already."""
+    found = CacheFindings(
+        record=picture.origin,
+        media=media.url_outcome,
+        render=made and made.outcome,
+        features="hit" if known else MISS,
+    )
+    return _Ready(picture, found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,12 +353,11 @@ class _File:
         """Names what the engine gets."""
         return picture_name(scope, self.media.sha256, self.rewrite.name if self.rewrite else "")
 
-    @property
-    def used(self) -> UsedPicture:
+    def used(self, found: CacheFindings) -> UsedPicture:
         """For the answer."""
         if self.plan is None:
-            return UsedPicture(self.media.header, sent=self.rewrite)
-        return UsedPicture(self.media.header, self.plan.count, self.plan.scaled, self.rewrite)
+            return UsedPicture(self.media.header, found, sent=self.rewrite)
+        return UsedPicture(self.media.header, found, self.plan.count, self.plan.scaled, self.rewrite)
 
 
 def _guessed_tokens(media: MediaBytes) -> int:

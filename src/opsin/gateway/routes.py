@@ -23,7 +23,9 @@ from opsin.engine.api import EngineStats
 from opsin.gateway.admission import Admission, Place
 from opsin.gateway.auth import Auth, Caller
 from opsin.gateway.body import BodyLimits, read_body
-from opsin.gateway.chat import AnswerEvent, Done, Warned, collect, count_outcome
+from opsin.gateway.cache_header import HEADER as CACHE_HEADER
+from opsin.gateway.cache_header import cache_header
+from opsin.gateway.chat import AnswerEvent, Begun, Done, collect, count_outcome
 from opsin.gateway.closing import Closing
 from opsin.gateway.config import GatewayConfig
 from opsin.gateway.count import Counted, to_wire
@@ -36,7 +38,7 @@ from opsin.gateway.file_routes import file_routes
 from opsin.gateway.intake import Intake, Taken
 from opsin.gateway.memory import observe_memory
 from opsin.gateway.rate_headers import rate_headers
-from opsin.gateway.relay import Relay
+from opsin.gateway.relay import Relay, Silence
 from opsin.gateway.replicas import replica_samples
 from opsin.gateway.request_id import RequestIds
 from opsin.gateway.served import ServedModels
@@ -227,25 +229,23 @@ class _Http:
         done = collected.done
         self._log(exchange, None, done)
         completion = to_completion(collected, request_id=exchange.id, model=model)
-        headers = {"server-timing": server_timing(done.timeline), **warnings_header(done.warnings)}
+        headers = {"server-timing": server_timing(done.timeline), **_told(exchange, done)}
         return Response(completion, headers=headers, media_type="application/json")
 
     async def _stream(
         self, answer: Answer, exchange: _Exchange, model: str, held: ExitStack, *, include_usage: bool
     ) -> Response:
         stream = Relay(answer, exchange.deadline, self._gateway.config.heartbeat_s)
-        headers: dict[str, str] = {}
         async with AsyncExitStack() as unless_begun:
             unless_begun.push_async_callback(stream.aclose)
             # The first event decides between an HTTP error and a stream, so it is awaited before any header is sent;
             # but not in silence for longer than proxies endure.
-            first = await _unless_gone(anext(stream), exchange.http)
-            if isinstance(first, Warned):
-                headers = warnings_header(first.warnings)
-                first = await _unless_gone(anext(stream), exchange.http)
-            if first is None:
+            opening = await _unless_gone(_opening(stream), exchange.http)
+            if opening is None:
                 return self._gone(exchange)
             unless_begun.pop_all()
+        begun, first = opening
+        headers = _told(exchange, begun) if begun else {}
         outcome = Outcome()
         kept = held.pop_all()
 
@@ -321,6 +321,18 @@ class _Http:
 
     async def openapi(self, _: Request) -> Response:
         return JSONResponse(openapi())
+
+
+async def _opening(stream: Relay[AnswerEvent]) -> tuple[Begun | None, AnswerEvent | Silence]:
+    """What headers can say, None while it is not known, and the first event behind it."""
+    event = await anext(stream)
+    return (event, await anext(stream)) if isinstance(event, Begun) else (None, event)
+
+
+def _told(exchange: _Exchange, answer: Begun | Done) -> dict[str, str]:
+    """Headers about the pictures and the prompt."""
+    asked = exchange.http.headers.get(CACHE_HEADER)
+    return {**warnings_header(answer.warnings), **cache_header(asked, [image.found for image in answer.images])}
 
 
 async def _unless_gone(work: Coroutine[Any, Any, T], request: Request) -> T | None:

@@ -69,6 +69,7 @@ class MediaBytes:
 
     ``base64`` is the payload as the client encoded it, where it is canonical and was kept: to send on untouched.
     ``mislabelled``: whoever sent it named another media type than its bytes have.
+    ``url_outcome``: of a picture by URL, what the cache of URLs had, in its words.
     """
 
     data: bytes
@@ -77,6 +78,7 @@ class MediaBytes:
     param: str
     base64: memoryview | None = None
     mislabelled: bool = False
+    url_outcome: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
 from opsin.cache.loading import CachedLoader
-from opsin.cache.rendering import CachedRenderer
+from opsin.cache.rendering import CachedRenderer, Made
 from opsin.core.conversation import MediaRef
 from opsin.engine.api import (
     Capabilities,
@@ -52,17 +52,17 @@ class DelayedRenderer:
         self._renderer = renderer
         self._seconds = seconds
 
-    async def render(self, scope: str, media: MediaBytes, recipe: RenderRecipe) -> RenderedPicture:
+    async def render(self, scope: str, media: MediaBytes, recipe: RenderRecipe) -> Made[RenderedPicture]:
         """See CachedRenderer."""
         await asyncio.sleep(self._seconds)
         return await self._renderer.render(scope, media, recipe)
 
-    async def verify(self, scope: str, media: MediaBytes) -> None:
+    async def verify(self, scope: str, media: MediaBytes) -> Made[None]:
         """See CachedRenderer."""
         await asyncio.sleep(self._seconds)
-        await self._renderer.verify(scope, media)
+        return await self._renderer.verify(scope, media)
 
-    async def scale(self, scope: str, media: MediaBytes, size: Size, encoding: Encoding) -> MediaBytes:
+    async def scale(self, scope: str, media: MediaBytes, size: Size, encoding: Encoding) -> Made[MediaBytes]:
         """See CachedRenderer."""
         await asyncio.sleep(self._seconds)
         return await self._renderer.scale(scope, media, size, encoding)

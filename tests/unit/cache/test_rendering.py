@@ -10,8 +10,8 @@ import pytest
 
 from opsin.cache.keys import Scopes
 from opsin.cache.memory import MemoryTier
-from opsin.cache.rendering import CachedRenderer
-from opsin.cache.store import Store
+from opsin.cache.rendering import CachedRenderer, Made
+from opsin.cache.store import MISS, Store
 from opsin.cache.tier import Address, Tier, TierError, Value
 from opsin.cache.tombstones import Tombstones
 from opsin.core.erasure import PurgeOutcome
@@ -107,7 +107,8 @@ async def test_the_same_is_made_once_and_for_its_scope_alone() -> None:
     bench = Bench()
     renderer = bench.renderer()
     first = await renderer.render("one", media(), RECIPE)
-    assert await renderer.render("one", media(), RECIPE) == first
+    assert first.outcome == MISS
+    assert await renderer.render("one", media(), RECIPE) == Made(first.result, "hit-memory")
     assert bench.sandbox.done == ["render"]
     await renderer.render("two", media(), RECIPE)
     await renderer.render("one", media(b"another"), RECIPE)
@@ -149,15 +150,14 @@ async def test_a_scaled_picture_keeps_the_place_of_whoever_asks() -> None:
     renderer = bench.renderer()
     first = await renderer.scale("one", media(param="a"), Size(2, 2), JPEG_95)
     again = await renderer.scale("one", media(param="b"), Size(2, 2), JPEG_95)
-    assert again == replace(first, param="b")
+    assert again == Made(replace(first.result, param="b"), "hit-memory")
     assert bench.sandbox.done == ["scale"]
 
 
 async def test_a_picture_that_decoded_need_not_do_so_again() -> None:
     bench = Bench()
     renderer = bench.renderer()
-    await renderer.verify("one", media())
-    await renderer.verify("one", media())
+    assert [(await renderer.verify("one", media())).outcome for _ in range(2)] == [MISS, "hit-memory"]
     assert bench.sandbox.done == ["verify"]
 
 
@@ -166,7 +166,8 @@ async def test_a_tier_that_fails_is_a_miss_with_a_metric() -> None:
     store = bench.store(FailingTier())
     renderer = bench.renderer(store)
     for _ in range(2):
-        assert (await renderer.render("one", media(), RECIPE)).pixels == b"a" * 12
+        assert (made := await renderer.render("one", media(), RECIPE)).result.pixels == b"a" * 12
+        assert made.outcome == MISS
     await store.written()
     assert bench.sandbox.done == ["render", "render"]
     shown = bench.metrics.render().decode()
@@ -191,6 +192,6 @@ async def test_work_that_began_before_a_deletion_leaves_nothing() -> None:
     working = asyncio.create_task(renderer.render("one", media(), RECIPE))
     await asyncio.sleep(0)
     bench.tombstones.bury("one", SCOPES.record("one", media().sha256))
-    assert (await working).pixels == b"a" * 12
+    assert (await working).result.pixels == b"a" * 12
     await renderer.render("one", media(), RECIPE)
     assert bench.sandbox.done == ["render", "render"]

@@ -31,6 +31,7 @@ class Bench:
 
     serves: Fetched = field(default_factory=lambda: Fetched(b"first", '"1"', max_age_s=10))
     asked: list[str | None] = field(default_factory=list[str | None])
+    told: list[str | None] = field(default_factory=list[str | None])
     now: float = 0.0
     tombstones: Tombstones = field(default_factory=lambda: Tombstones(60))
 
@@ -43,7 +44,9 @@ class Bench:
         """As a request does."""
         visit = self.urls.visit(scope)
         data = await visit.fetch(TARGET, self._fetch, ByteBudget(budget))
-        await visit.keep((MediaBytes(data, hashlib.sha256(data).hexdigest(), HEADER, "here"),))
+        loaded = (MediaBytes(data, hashlib.sha256(data).hexdigest(), HEADER, "here"),)
+        await visit.keep(loaded)
+        self.told += [media.url_outcome for media in visit.told(loaded)]
         return data
 
     async def _fetch(self, etag: str | None) -> Fetched:
@@ -71,6 +74,13 @@ async def test_its_server_is_asked_when_it_said_so() -> None:
     bench.now = 80
     await bench.load()
     assert bench.asked == [None, '"1"', '"1"', '"2"'], "never longer than the operator allows"
+    hit = "hit-memory"
+    assert bench.told == ["miss", hit, hit, hit, "miss", hit, hit], "one that has not changed is a hit"
+
+
+async def test_a_picture_that_came_otherwise_is_no_look() -> None:
+    (media,) = Bench().urls.visit("one").told((MediaBytes(b"x", "sha", HEADER, "here"),))
+    assert media.url_outcome is None
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,8 @@ import pytest
 
 from opsin.app import load_local_model
 from opsin.cache.keys import FeatureKeys, Scopes
+from opsin.cache.rendering import Made
+from opsin.cache.store import MISS
 from opsin.core.conversation import UNBOUNDED, Conversation, Detail, MediaRef, Message, PixelBounds, TextPart
 from opsin.core.errors import ContextLengthExceeded, InvalidRequest
 from opsin.engine.api import TokenPrompt
@@ -35,14 +37,15 @@ class BlankRenderer:
 
     rendered: list[RenderRecipe] = field(default_factory=list[RenderRecipe])
 
-    async def render(self, scope: str, media: MediaBytes, recipe: RenderRecipe) -> RenderedPicture:
+    async def render(self, scope: str, media: MediaBytes, recipe: RenderRecipe) -> Made[RenderedPicture]:
         self.rendered.append(recipe)
-        return RenderedPicture(bytes(recipe.num_tiles * recipe.tile.area * 3), recipe.num_tiles, recipe.tile)
+        tiles = RenderedPicture(bytes(recipe.num_tiles * recipe.tile.area * 3), recipe.num_tiles, recipe.tile)
+        return Made(tiles, MISS)
 
-    async def verify(self, scope: str, media: MediaBytes) -> None:
+    async def verify(self, scope: str, media: MediaBytes) -> Made[None]:
         raise AssertionError("a TOKENS engine has its pictures rendered")
 
-    async def scale(self, scope: str, media: MediaBytes, size: Size, encoding: Encoding) -> MediaBytes:
+    async def scale(self, scope: str, media: MediaBytes, size: Size, encoding: Encoding) -> Made[MediaBytes]:
         raise AssertionError("a TOKENS engine has its pictures rendered")
 
 
