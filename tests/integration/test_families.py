@@ -170,7 +170,7 @@ def test_the_encoder_may_run_in_another_type_than_the_text_model(tiny: Tiny, vis
     runner = TransformersRunner(config)
     runner.load(lambda step: None)
     submit = _submit(tiny.family, "one", random.Random(4), 1)
-    units = units_of("scope", submit.pictures[0], 0, 1, TRAITS[tiny.model_type])
+    units = units_of("scope", submit.pictures[0], 0, TRAITS[tiny.model_type])
     for one, other in zip(runner.encode(units), tiny.runner.encode(units), strict=True):
         got, wanted = cast("torch.Tensor", one.features.value), cast("torch.Tensor", other.features.value)
         assert got.dtype is torch.bfloat16

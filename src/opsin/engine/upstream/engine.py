@@ -182,7 +182,7 @@ class UpstreamEngine:
             if not leased or gone.index >= len(request.pictures):
                 raise
             self._known.missed(request.pictures[gone.index].key)
-            leased = frozenset()
+            leased = frozenset[str]()
             await self._post(call, encode_body(request, to))
         if self._config.exclusive:
             self._known.found(leased)
