@@ -18,10 +18,10 @@ from io import BytesIO
 
 from PIL import Image
 
-from opsin.app import find_model, prompt_counter
 from opsin.cache.loading import NOBODY, Unscoped
 from opsin.core.conversation import Detail
 from opsin.core.errors import InvalidRequest
+from opsin.counting import find_model, prompt_counter
 from opsin.gateway.budget import Want, fit
 from opsin.gateway.config import GatewayConfig, OverBudget
 from opsin.gateway.count import CountService, to_wire

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 
@@ -15,7 +14,6 @@ from opsin.cache.loading import CachedLoader
 from opsin.cache.rendering import CachedRenderer
 from opsin.caching import Caches, caches_of
 from opsin.core.errors import ConfigError, OpsinError
-from opsin.core.problems import raise_all
 from opsin.core.stages import Stage
 from opsin.core.together import together
 from opsin.engine.api import Capabilities, Engine, InputKind
@@ -31,9 +29,9 @@ from opsin.engine.upstream.engine import UpstreamEngine
 from opsin.gateway.admission import Admission
 from opsin.gateway.chat import ChatService
 from opsin.gateway.config import GatewayConfig
-from opsin.gateway.count import Counter, CountService, MessageCounter, PictureCounter, PromptCounter
+from opsin.gateway.count import Counter, CountService, MessageCounter, PromptCounter
 from opsin.gateway.erasing import Eraser
-from opsin.gateway.fitting import MessageFitter, PromptFitter
+from opsin.gateway.fitting import MessageFitter
 from opsin.gateway.intake import Intake, Reading
 from opsin.gateway.names import ModelNames
 from opsin.gateway.plan_check import PlanCheck
@@ -41,22 +39,20 @@ from opsin.gateway.prepare import MessagePreparer, Preparer, Renderer, TokenPrep
 from opsin.gateway.routes import Gateway
 from opsin.gateway.served import Served, ServedModels
 from opsin.gateway.uploads import Uploads
+from opsin.local_model import LocalModel, fitter_of, load_local_model, max_model_len_of
 from opsin.media.confine import Level
 from opsin.media.dns import Lookup, system_lookup
 from opsin.media.encoding import encoding_of
 from opsin.media.loader import MediaLoader
 from opsin.media.pool import RenderPool
 from opsin.models.added_tokens import read_added_tokens
-from opsin.models.card import GenerationDefaults, ModelCard
-from opsin.models.countable import Countable, find_countable
-from opsin.models.hub import fetch_weights, resolve
-from opsin.prompt.build import PromptBuilder
+from opsin.models.card import GenerationDefaults
+from opsin.models.hub import resolve
 from opsin.prompt.guard import OnSpecialTokens, TextGuard
 from opsin.prompt.special_tokens import known_special_tokens, special_tokens_of
-from opsin.prompt.tokenizer import Detokenizer, Tokenizer
+from opsin.prompt.tokenizer import Detokenizer
 from opsin.reloading import changes_between, name_of
 from opsin.settings import EngineKind, Settings
-from opsin.startup import card_of, model_problems, template_of
 from opsin.telemetry.logs import fields
 from opsin.telemetry.metrics import Metrics
 from opsin.tenants.lanes import Lanes
@@ -70,18 +66,13 @@ from opsin.upstream_model import (
     tell,
     written_model,
 )
-from opsin.vision.bounds import configured
-from opsin.vision.estimate import estimated
 from opsin.vision.normalization import normalization_of
-from opsin.vision.plan import Family, NativeFamily, VisionPlan, counted_by, typical_plans
-from opsin.vision.registry import family_for, is_native, native_family_for
+from opsin.vision.plan import VisionPlan, typical_plans
 
 logger = logging.getLogger(__name__)
 
 _RETIRE_S = 0.5
 """Between two looks at a model that is served no more."""
-DEFAULT_MAX_MODEL_LEN = 4096
-"""For a checkpoint that does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,17 +231,6 @@ def _check_offload(config: GatewayConfig, capabilities: Capabilities, *, countab
 
 
 @dataclass(frozen=True, slots=True)
-class LocalModel:
-    """A model whose template, tokenizer and token arithmetic are ours."""
-
-    card: ModelCard
-    image_token_id: int
-    family: NativeFamily
-    tokenizer: Tokenizer
-    builder: PromptBuilder
-
-
-@dataclass(frozen=True, slots=True)
 class _Media:
     """What takes pictures in: their bytes and their pixels, and what is kept of both."""
 
@@ -276,74 +256,6 @@ class _Serving:
     preparer: Preparer
     counter: Counter
     defaults: GenerationDefaults
-
-
-def find_model(settings: Settings) -> Countable:
-    """What counting needs of the model that is set; without network where that is possible. Raises ConfigError."""
-    return find_countable(settings.model_location, settings.revision, settings.hub)
-
-
-def picture_counter(settings: Settings, model: Countable, *, estimate: bool = False) -> PictureCounter:
-    """Counts pictures by a model's rule, or by an ``estimate`` where there is none. Raises ConfigError."""
-    family: Family = family_for(model.vision, otherwise=estimated if estimate else None)
-    family = configured(family, settings.mm_processor_kwargs)
-    with suppress(ConfigError):  # a text is not needed, so whatever is wrong with its files is no matter
-        local = _at_hand(settings, model)
-        family = local.family if local else family
-    return PictureCounter(family, settings.gateway, settings.max_model_len or model.max_model_len)
-
-
-def prompt_counter(settings: Settings, model: Countable) -> PromptCounter | None:
-    """Counts texts too, of a model that runs here and whose files are at hand. Raises ConfigError for broken ones."""
-    local = _at_hand(settings, model)
-    return PromptCounter(_fitter(settings, local), local.builder) if local else None
-
-
-def _at_hand(settings: Settings, model: Countable) -> LocalModel | None:
-    """A model that runs here, with its tokenizer."""
-    if model.resolved is None or not is_native(model.vision.model_type):
-        return None
-    return _local_model(settings, card_of(settings, model.resolved))
-
-
-def load_local_model(settings: Settings) -> LocalModel:
-    """Reads a model's files, or downloads them. Blocks.
-
-    Raises:
-        ConfigError: no such model, an unsupported family, or broken files.
-    """
-    resolved = resolve(settings.model_location, settings.revision, hub=settings.hub)
-    card = card_of(settings, resolved)
-    raise_all(list(model_problems(settings, card)))
-    model = _local_model(settings, card)
-    fetch_weights(resolved, with_code=settings.local.trust_remote_code, hub=settings.hub)
-    return model
-
-
-def _local_model(settings: Settings, card: ModelCard) -> LocalModel:
-    tokenizer = Tokenizer.from_file(card.tokenizer_path)
-    family = configured(native_family_for(card), settings.mm_processor_kwargs)
-    family = counted_by(family, lambda text: len(tokenizer.encode(text)))
-    image_token_id = card.image_token_id or tokenizer.token_id(family.image_token)
-    if image_token_id is None:
-        raise ConfigError(f"the tokenizer has no {family.image_token}, so the model cannot take pictures")
-    builder = PromptBuilder(
-        tokenizer, template_of(settings, card), family.image_token, image_token_id, family.placeholder
-    )
-    return LocalModel(card, image_token_id, family, tokenizer, builder)
-
-
-def _max_model_len(settings: Settings, card: ModelCard) -> int:
-    return settings.max_model_len or card.max_model_len or DEFAULT_MAX_MODEL_LEN
-
-
-def _fitter(settings: Settings, model: LocalModel) -> PromptFitter:
-    return PromptFitter(
-        family=model.family,
-        builder=model.builder,
-        limits=settings.gateway,
-        max_model_len=_max_model_len(settings, model.card),
-    )
 
 
 def build(settings: Settings, *, lookup: Lookup = system_lookup) -> Application:
@@ -449,7 +361,7 @@ def _local_origin(settings: Settings) -> _Origin:
         eos_token_ids=card.eos_token_ids,
         image_mean=normalization.mean,
         image_std=normalization.std,
-        max_model_len=_max_model_len(settings, card),
+        max_model_len=max_model_len_of(settings, card),
         tombstone_ttl_s=settings.cache.tombstone_ttl_s,
         warm_up_pictures=tuple(_shape(plan) for plan in typical_plans(model.family)),
         delays={stage: seconds for stage, seconds in settings.inject_delay_s.items() if stage in ENGINE_STAGES},
@@ -478,7 +390,7 @@ def _model_of_tokens(origin: _Origin, model: LocalModel, media: _Media, metrics:
         version("transformers"),
         settings.media.render_mode,
     )
-    fitter = _fitter(settings, model)
+    fitter = fitter_of(settings, model)
     preparer = TokenPreparer(
         fitter=fitter,
         keys=FeatureKeys(identity),
@@ -492,7 +404,7 @@ def _model_of_tokens(origin: _Origin, model: LocalModel, media: _Media, metrics:
         settings.served_model_name or (settings.model,),
         root=settings.model,
         revision=card.revision,
-        max_model_len=_max_model_len(settings, card),
+        max_model_len=max_model_len_of(settings, card),
     )
     serving = _Serving(preparer, PromptCounter(fitter, model.builder), card.generation)
     return _Model(settings, _served(settings, engine, names, serving, media, metrics))

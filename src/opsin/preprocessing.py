@@ -15,11 +15,11 @@ from typing import Literal, Self
 
 import pybase64
 
-from opsin.app import find_model
 from opsin.background import BackgroundLoop
 from opsin.cache.rendering import CachedRenderer
 from opsin.caching import Caches, caches_of
 from opsin.core.errors import ConfigError
+from opsin.counting import find_model
 from opsin.media.config import MediaConfig
 from opsin.media.encoding import Encoding
 from opsin.media.loader import inspect

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from opsin.app import load_local_model
 from opsin.cache.keys import FeatureKeys, Scopes
 from opsin.core.conversation import Detail, MediaRef
 from opsin.engine.api import GenerationRequest, Picture, SamplingParams, TokenPrompt
 from opsin.engine.fake import FakeEngine
+from opsin.local_model import load_local_model
 from opsin.media.config import MediaConfig
 from opsin.media.loader import MediaLoader
 from opsin.settings import load_settings

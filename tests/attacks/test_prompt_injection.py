@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from openai import OpenAI
 
-from opsin.app import LocalModel, load_local_model
 from opsin.core.errors import InvalidRequest, UnsupportedParameter
 from opsin.demo import examples
+from opsin.local_model import LocalModel, load_local_model
 from opsin.prompt.build import BuiltPrompt
 from opsin.protocol.request import parse_request, to_conversation
 from opsin.settings import load_settings

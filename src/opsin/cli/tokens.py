@@ -20,12 +20,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from opsin.app import find_model, picture_counter, prompt_counter
 from opsin.cache.loading import NOBODY, Unscoped
 from opsin.cli.flags import given, read
 from opsin.cli.pictures import as_sent, check_together, imagined, look_at
 from opsin.core.conversation import Detail
 from opsin.core.errors import Code, ConfigError, OpsinError
+from opsin.counting import find_model, picture_counter, prompt_counter
 from opsin.engine.upstream.config import UpstreamConfig
 from opsin.engine.upstream.failures import http_error, transport_error
 from opsin.engine.upstream.session import open_session

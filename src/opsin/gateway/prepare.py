@@ -15,14 +15,14 @@ from typing import Protocol
 from opsin.cache.keys import FeatureKeys, Scopes, picture_name
 from opsin.cache.rendering import Made
 from opsin.cache.store import MISS
-from opsin.core.conversation import Prompt, RawPrompt
+from opsin.core.conversation import Conversation, Prompt, RawPrompt
 from opsin.core.errors import UnsupportedParameter
 from opsin.core.together import together
 from opsin.core.warnings import AnswerWarning, WarningCode
 from opsin.engine.api import ChatPrompt, Engine, Picture, TokenPrompt
 from opsin.gateway.budget import Fitted, Want
 from opsin.gateway.cache_header import CacheFindings
-from opsin.gateway.fitting import MessageFitter, PromptFitter
+from opsin.gateway.fitting import MessageFitter, PromptFitter, ReadConversation
 from opsin.gateway.message_plan import PlannedPicture
 from opsin.gateway.plan_check import PlannedTokens
 from opsin.gateway.sending import Rewrite, Sending, conversion_warnings
@@ -257,25 +257,11 @@ class MessagePreparer:
         gate: Gate,
     ) -> Prepared:
         """See Preparer."""
-        if isinstance(prompt, RawPrompt):
-            if not prompt.pictures or not isinstance(prompt.text, str):
-                raise UnsupportedParameter(
-                    "a raw prompt needs the local engine: this one applies its own template; send a chat instead",
-                    param="prompt",
-                )
-            prompt = prompt.as_turn()
-        read = await self._fitter.read(prompt)
-        guarded = read.guarded
-        wants = wanted(prompt, media)
-        plan = read.planner.plan(wants, max_tokens) if read.planner else None
-        guessed = Cost(sum(map(_guessed_tokens, media)), prompt.num_chars // _CHARS_PER_TOKEN)
-        await gate.enter(Cost(plan.tokens.image_tokens, read.planner.text.tokens) if read.planner and plan else guessed)
-        plans = plan.pictures if plan else (None,) * len(media)
-        sending = Sending(self._engine.capabilities(), self._offload)
-        files = [
-            _File(picture, planned, sending.rewrite(picture.header, planned))
-            for picture, planned in zip(media, plans, strict=True)
-        ]
+        conversation = _as_chat(prompt)
+        read = await self._fitter.read(conversation)
+        plan = _plan(read, conversation, media, max_tokens)
+        await gate.enter(plan.cost)
+        files = self._files(media, plan)
         salted = self._scopes.salted(scope)  # by another salt nothing is found of what such an engine cannot delete
         keys = [file.key(salted) for file in files]
         leased = (await self._engine.reserve(request_id, keys)).leased
@@ -284,18 +270,21 @@ class MessagePreparer:
         )
         hits = sum(key in leased for key in keys)
         return Prepared(
-            prompt=ChatPrompt(guarded.conversation),
+            prompt=ChatPrompt(read.guarded.conversation),
             pictures=tuple(one.picture for one in ready),
             used=tuple(file.used(one.found) for file, one in zip(files, ready, strict=True)),
             max_tokens=max_tokens,
-            warnings=(
-                *guarded.warnings,
-                *(downscale_warnings(wants, plan.pictures) if plan else ()),
-                *conversion_warnings(media, [file.rewrite for file in files]),
-            ),
-            planned=plan.tokens if plan else None,
+            warnings=(*plan.warnings, *conversion_warnings(media, [file.rewrite for file in files])),
+            planned=plan.tokens,
             lookups=Lookups(hits, len(keys) - hits),
         )
+
+    def _files(self, media: Sequence[MediaBytes], plan: _Plan) -> list[_File]:
+        sending = Sending(self._engine.capabilities(), self._offload)
+        return [
+            _File(picture, planned, sending.rewrite(picture.header, planned))
+            for picture, planned in zip(media, plan.pictures, strict=True)
+        ]
 
     async def _picture(self, scope: str, file: _File, key: str, *, known: bool) -> _Ready:
         count = file.plan.count if file.plan else None
@@ -318,6 +307,45 @@ class MessagePreparer:
                 return await self._renderer.scale(scope, file.media, file.rewrite.size, file.rewrite.encoding)
             verified = await self._renderer.verify(scope, file.media)
             return Made(file.media, verified.outcome)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What a conversation costs and becomes; ``tokens`` and each of ``pictures`` are None where no model is known."""
+
+    cost: Cost
+    pictures: tuple[PlannedPicture | None, ...]
+    tokens: PlannedTokens | None
+    warnings: tuple[AnswerWarning, ...]
+
+
+def _as_chat(prompt: Prompt) -> Conversation:
+    """Raises UnsupportedParameter for a prompt that only a tokenizer of ours could read."""
+    if not isinstance(prompt, RawPrompt):
+        return prompt
+    if not prompt.pictures or not isinstance(prompt.text, str):
+        raise UnsupportedParameter(
+            "a raw prompt needs the local engine: this one applies its own template; send a chat instead",
+            param="prompt",
+        )
+    return prompt.as_turn()
+
+
+def _plan(
+    read: ReadConversation, conversation: Conversation, media: Sequence[MediaBytes], max_tokens: int | None
+) -> _Plan:
+    """Raises as ``TextPlanner.plan``."""
+    if read.planner is None:
+        guessed = Cost(sum(map(_guessed_tokens, media)), conversation.num_chars // _CHARS_PER_TOKEN)
+        return _Plan(guessed, (None,) * len(media), None, read.guarded.warnings)
+    wants = wanted(conversation, media)
+    plan = read.planner.plan(wants, max_tokens)
+    return _Plan(
+        cost=Cost(plan.tokens.image_tokens, read.planner.text.tokens),
+        pictures=plan.pictures,
+        tokens=plan.tokens,
+        warnings=(*read.guarded.warnings, *downscale_warnings(wants, plan.pictures)),
+    )
 
 
 @dataclass(frozen=True, slots=True)

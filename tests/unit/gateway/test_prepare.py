@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from opsin.app import load_local_model
 from opsin.cache.keys import FeatureKeys, Scopes
 from opsin.cache.rendering import Made
 from opsin.cache.store import MISS
@@ -18,6 +17,7 @@ from opsin.engine.fake import FakeConfig, FakeEngine
 from opsin.gateway.config import GatewayConfig
 from opsin.gateway.fitting import PromptFitter
 from opsin.gateway.prepare import Prepared, TokenPreparer
+from opsin.local_model import load_local_model
 from opsin.media.encoding import Encoding
 from opsin.media.types import ImageFormat, ImageHeader, MediaBytes, RenderedPicture
 from opsin.settings import Settings

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from opsin.app import LocalModel, load_local_model
 from opsin.core.conversation import Conversation, Detail, MediaRef, Message, TextPart
 from opsin.core.errors import ConfigError
+from opsin.local_model import LocalModel, load_local_model
 from opsin.prompt.length import EstimatedLength, TemplateLength
 from opsin.prompt.template import ChatTemplate
 from opsin.settings import Settings

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opsin.app import load_local_model
 from opsin.core.conversation import Conversation, Detail, MediaRef, Message, TextPart
+from opsin.local_model import load_local_model
 from opsin.prompt.build import PromptBuilder
 from opsin.prompt.template import ChatTemplate
 from opsin.prompt.tokenizer import Tokenizer
