@@ -47,10 +47,16 @@ _PHOTO = (4032, 3024)
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """Somebody to ask."""
+    """Somebody to ask. ``process`` is known of an engine that was started here."""
 
     name: str
     url: str
+    process: subprocess.Popen[bytes] | None = None
+
+    def check_runs(self) -> None:
+        """Raises SystemExit."""
+        if self.process is not None and (status := self.process.poll()) is not None:
+            raise SystemExit(f"the engine ended with status {status}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +174,7 @@ def _engine(args: argparse.Namespace) -> Generator[Arm]:
     words = [places.get(word, word) for word in shlex.split(args.upstream_command)]
     with subprocess.Popen(words, stdout=sys.stderr, stderr=sys.stderr) as process:  # noqa: S603 - the user's own command
         try:
-            yield Arm("engine", f"http://127.0.0.1:{port}")
+            yield Arm("engine", f"http://127.0.0.1:{port}", process)
         finally:
             process.terminate()
 
@@ -184,8 +190,9 @@ async def _opsin(args: argparse.Namespace, engine_url: str, *flags: str, name: s
 async def _measure(args: argparse.Namespace, engine: Arm) -> None:
     console = Console(width=130)
     timeout = aiohttp.ClientTimeout(total=None, sock_read=600)
-    async with aiohttp.ClientSession(timeout=timeout) as http:
-        model, owned_by = await _model(http, engine.url)
+    # A connection for each request: one that idled while a photo was drawn may be closed by the time it is used.
+    async with aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(force_close=True)) as http:
+        model, owned_by = await _model(http, engine)
         console.print(_about(owned_by))
         asker = Asker(http, model, args.output_len)
         console.print(await _overhead(args, engine, asker))
@@ -197,12 +204,13 @@ async def _measure(args: argparse.Namespace, engine: Arm) -> None:
     console.print(f"load average at the end: {os.getloadavg()[0]:.1f}")
 
 
-async def _model(http: aiohttp.ClientSession, url: str) -> tuple[str, str]:
+async def _model(http: aiohttp.ClientSession, engine: Arm) -> tuple[str, str]:
     """The name of the engine's model and whose it says it is, once it is there."""
     deadline = time.monotonic() + _START_TIMEOUT_S
     while time.monotonic() < deadline:
+        engine.check_runs()
         try:
-            async with http.get(f"{url}/v1/models") as response:
+            async with http.get(f"{engine.url}/v1/models") as response:
                 if response.status == 200:
                     entry = (await response.json())["data"][0]
                     return entry["id"], entry.get("owned_by", "unknown")
