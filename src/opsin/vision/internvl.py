@@ -15,7 +15,7 @@ from opsin.core.conversation import Detail
 from opsin.models.card import ModelCard
 from opsin.models.files import Edges
 from opsin.models.vision_files import VisionFiles
-from opsin.vision.plan import Count, ImageTokens, Placeholder, RenderRecipe, Size
+from opsin.vision.plan import Count, ImageTokens, OneImageToken, RenderRecipe, Size
 from opsin.vision.reading import UNKNOWN_TOWER, VisionTower, filter_of, patch_side, positive, square
 from opsin.vision.recipe import Filter, Resize, View
 from opsin.vision.tiles import caps_of_tiles, tiles_within
@@ -24,7 +24,7 @@ _TOKENS = ImageTokens(start="<img>", image="<IMG_CONTEXT>", end="</img>")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InternVLFamily:
+class InternVLFamily(OneImageToken):
     """The rule with one checkpoint's parameters. ``crops`` is whether pictures are cut unless ``detail`` says so."""
 
     name: str = "internvl"
@@ -36,16 +36,6 @@ class InternVLFamily:
     has_overview: bool = True
     filter: Filter | None = Filter.BICUBIC
     tokens: ImageTokens = _TOKENS
-
-    @property
-    def image_token(self) -> str:
-        """See NativeFamily."""
-        return self.tokens.image
-
-    @property
-    def placeholder(self) -> Placeholder:
-        """See NativeFamily."""
-        return Placeholder(self.image_token)
 
     def count(self, size: Size, detail: Detail = Detail.AUTO, num_pictures: int = 1) -> Count:
         """See Family. ``low`` is one tile; ``high`` and ``original`` cut, ``auto`` as the checkpoint does."""

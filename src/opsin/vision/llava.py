@@ -14,7 +14,7 @@ from opsin.models.card import ModelCard
 from opsin.models.files import Document, Edges
 from opsin.models.vision_files import VisionFiles
 from opsin.vision import pixtral
-from opsin.vision.plan import Count, Family, ImageTokens, NativeFamily, Placeholder, RenderRecipe, Size
+from opsin.vision.plan import Count, Family, ImageTokens, NativeFamily, OneImageToken, RenderRecipe, Size
 from opsin.vision.reading import TowerConfig, background, filter_of, patch_side, positive
 from opsin.vision.recipe import Colour, Filter, middle, resized, squared
 
@@ -23,7 +23,7 @@ IMAGE_TOKENS = ImageTokens(image="<image>")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LlavaFamily:
+class LlavaFamily(OneImageToken):
     """``view`` is what the encoder sees, in pixels.
 
     The picture is squared on ``background`` if there is one, else its shorter side becomes ``shortest_edge`` and its
@@ -37,16 +37,6 @@ class LlavaFamily:
     shortest_edge: int | None = 336
     background: Colour | None = None
     tokens: ImageTokens = IMAGE_TOKENS
-
-    @property
-    def image_token(self) -> str:
-        """See NativeFamily."""
-        return self.tokens.image
-
-    @property
-    def placeholder(self) -> Placeholder:
-        """See NativeFamily."""
-        return Placeholder(self.image_token)
 
     def count(self, size: Size, detail: Detail = Detail.AUTO, num_pictures: int = 1) -> Count:
         """See Family. ``detail`` changes nothing."""

@@ -17,7 +17,7 @@ from opsin.models.files import Document, Edges
 from opsin.models.vision_files import VisionFiles
 from opsin.vision.llava import IMAGE_TOKENS, ClassToken, image_tokens_of
 from opsin.vision.pinpoints import areas, below, best_canvas, fitted, without_padding
-from opsin.vision.plan import Count, ImageTokens, Placeholder, RenderRecipe, Size
+from opsin.vision.plan import Count, ImageTokens, OneImageToken, RenderRecipe, Size
 from opsin.vision.reading import TowerConfig, filter_of, patch_side, positive
 from opsin.vision.recipe import Filter, Resize, View, on_canvas
 
@@ -29,7 +29,7 @@ _SMALL_VIEW = Edges(shortest_edge=224)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LlavaNextFamily:
+class LlavaNextFamily(OneImageToken):
     """The rule with one checkpoint's parameters. ``extra_tokens`` belong to the overview, beside its patches.
 
     Unless it ``lowers``, all pictures have the canvas that the model itself chooses.
@@ -43,16 +43,6 @@ class LlavaNextFamily:
     filter: Filter | None = Filter.BICUBIC
     lowers: bool = True
     tokens: ImageTokens = IMAGE_TOKENS
-
-    @property
-    def image_token(self) -> str:
-        """See NativeFamily."""
-        return self.tokens.image
-
-    @property
-    def placeholder(self) -> Placeholder:
-        """See NativeFamily."""
-        return Placeholder(self.image_token)
 
     def count(self, size: Size, detail: Detail = Detail.AUTO, num_pictures: int = 1) -> Count:
         """See Family. ``low`` takes the smallest canvases, if it lowers; ``high`` and ``original`` are ``auto``."""

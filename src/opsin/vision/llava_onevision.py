@@ -19,7 +19,7 @@ from opsin.models.vision_files import VisionFiles
 from opsin.vision.llava import IMAGE_TOKENS, image_tokens_of
 from opsin.vision.llava_next import anyres, canvases_of, check_canvases, view_side
 from opsin.vision.pinpoints import areas, below, best_canvas, fitted, without_padding
-from opsin.vision.plan import Count, ImageTokens, Placeholder, RenderRecipe, Size
+from opsin.vision.plan import Count, ImageTokens, OneImageToken, RenderRecipe, Size
 from opsin.vision.reading import CLIP_GREY, background, filter_of, positive
 from opsin.vision.recipe import Colour, Filter, squared
 
@@ -32,7 +32,7 @@ _SHRINK_OVER = 1.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LlavaOnevisionFamily:
+class LlavaOnevisionFamily(OneImageToken):
     """The rule with one checkpoint's parameters. ``max_views`` is the number in ``anyres_max_9``.
 
     Unless it ``lowers``, a picture alone has the canvas that the model itself chooses.
@@ -48,16 +48,6 @@ class LlavaOnevisionFamily:
     background: Colour = CLIP_GREY
     lowers: bool = True
     tokens: ImageTokens = IMAGE_TOKENS
-
-    @property
-    def image_token(self) -> str:
-        """See NativeFamily."""
-        return self.tokens.image
-
-    @property
-    def placeholder(self) -> Placeholder:
-        """See NativeFamily."""
-        return Placeholder(self.image_token)
 
     def count(self, size: Size, detail: Detail = Detail.AUTO, num_pictures: int = 1) -> Count:
         """See Family. ``low`` is what a picture in company costs; ``high`` and ``original`` are ``auto``."""

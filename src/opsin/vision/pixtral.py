@@ -14,7 +14,7 @@ from opsin.core.conversation import Detail
 from opsin.core.errors import ConfigError
 from opsin.models.files import Edges
 from opsin.models.vision_files import VisionFiles
-from opsin.vision.plan import Count, ImageTokens, Placeholder, RenderRecipe, Size
+from opsin.vision.plan import Count, ImageTokens, OneImageToken, RenderRecipe, Size
 from opsin.vision.reading import LOW_PIXELS, TowerConfig, filter_of, patch_side, positive, refuse_shape
 from opsin.vision.recipe import Filter, resized
 
@@ -24,7 +24,7 @@ _TOKENS, _ROW_END = ImageTokens(image="[IMG]", end="[IMG_END]"), "[IMG_BREAK]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PixtralFamily:
+class PixtralFamily(OneImageToken):
     """The rule with one checkpoint's parameters, in pixels; ``factor`` is the side of a token."""
 
     name: str = "pixtral"
@@ -33,16 +33,6 @@ class PixtralFamily:
     filter: Filter | None = Filter.BICUBIC
     tokens: ImageTokens = _TOKENS
     row_end: str = _ROW_END
-
-    @property
-    def image_token(self) -> str:
-        """See NativeFamily."""
-        return self.tokens.image
-
-    @property
-    def placeholder(self) -> Placeholder:
-        """See NativeFamily."""
-        return Placeholder(self.image_token)
 
     def count(self, size: Size, detail: Detail = Detail.AUTO, num_pictures: int = 1) -> Count:
         """See Family. ``high`` and ``original`` are ``auto``: the picture is scaled only down to the cap."""

@@ -147,6 +147,23 @@ class ImageTokens:
         return f"{self.start}{self.image * image_tokens}{self.end}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneImageToken:
+    """What a family is whose template emits for a picture the token that then stands at each of its positions."""
+
+    tokens: ImageTokens
+
+    @property
+    def image_token(self) -> str:
+        """See NativeFamily."""
+        return self.tokens.image
+
+    @property
+    def placeholder(self) -> Placeholder:
+        """See NativeFamily."""
+        return Placeholder(self.image_token)
+
+
 class NativeFamily(Family, Rendering, Protocol):
     """A family that the local engine can serve: it also says what stands for a picture in the prompt."""
 
