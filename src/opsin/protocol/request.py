@@ -58,12 +58,14 @@ class _Wire(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _refuse_unserved(cls, value: Any, info: ValidationInfo) -> Any:
-        if cls.place is not None and isinstance(value, dict):
-            rule = find_refused(cls.place, value, relayed=info.context is _RELAY)  # pyright: ignore[reportUnknownArgumentType] raw JSON
-            if rule is not None:
-                raise PydanticCustomError("refused_field", "this field is refused", {"rule": rule})
-        return value  # pyright: ignore[reportUnknownVariableType] raw JSON
+    def _asked(cls, value: Any, info: ValidationInfo) -> Any:
+        """What is asked for: a null asks for nothing, as at OpenAI."""
+        if not isinstance(value, dict):
+            return value
+        fields = cast("dict[str, object]", value)
+        if cls.place is not None and (rule := find_refused(cls.place, fields, relayed=info.context is _RELAY)):
+            raise PydanticCustomError("refused_field", "this field is refused", {"rule": rule})
+        return {name: given for name, given in fields.items() if given is not None}
 
 
 DetailName = Literal["auto", "low", "high", "original"]

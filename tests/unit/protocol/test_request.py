@@ -27,6 +27,19 @@ def test_parts_keep_their_order() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "field", ["stream", "min_tokens", "temperature", "presence_penalty", "frequency_penalty", "ignore_eos", "stop"]
+)
+def test_a_null_is_as_if_absent(field: str) -> None:
+    assert parse_request(text_body(**{field: None})) == parse_request(text_body())
+
+
+def test_a_null_in_a_part_is_as_if_absent() -> None:
+    content = [{"type": "image_url", "image_url": {"url": "data:a", "file_id": None, "detail": None}}]
+    conversation = to_conversation(parse_request(content_body(content)))
+    assert conversation.messages[0].parts == (MediaRef("data:a", Detail.AUTO, "messages.0.content.0.image_url"),)
+
+
 def test_developer_is_a_system_message() -> None:
     assert to_conversation(parse_request(content_body("be brief", role="developer"))).messages[0].role == "system"
 
