@@ -139,6 +139,32 @@ async def test_a_client_that_leaves_ends_its_fetches(stream: bool) -> None:
         assert (await here.ask(data_url(PICTURES[0])))[0] == 200
 
 
+async def test_eight_requests_for_one_new_url_fetch_it_once_and_the_first_may_leave() -> None:
+    everybody = asyncio.Event()
+
+    async def late(writer: asyncio.StreamWriter) -> None:
+        await everybody.wait()
+        await answer(PICTURES[0])(writer)
+
+    async with scenery({"/a.png": late}) as here:
+        posting = [asyncio.create_task(_post(here.served, image_body(here.url("/a.png"))))]
+        async with asyncio.timeout(30):
+            while not here.origin.open:  # noqa: ASYNC110 - nobody is told
+                await asyncio.sleep(0.01)
+        asking = [asyncio.create_task(here.ask(here.url("/a.png"))) for _ in range(8)]
+        admission = here.served.application.gateway.admission
+        async with asyncio.timeout(30):
+            while admission.in_progress < 9:  # noqa: ASYNC110 - nobody is told
+                await asyncio.sleep(0.01)
+        posting[0].cancel()
+        async with asyncio.timeout(30):
+            while admission.in_progress > 8:  # noqa: ASYNC110 - nobody is told
+                await asyncio.sleep(0.01)
+        everybody.set()
+        assert [status for status, _ in await asyncio.gather(*asking)] == [200] * 8
+        assert here.origin.connections == 1
+
+
 async def _post(served: Served, body: bytes) -> None:
     async with served.http.post(f"{served.url}/v1/chat/completions", data=body) as response:
         await response.read()

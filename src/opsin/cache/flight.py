@@ -16,8 +16,13 @@ class Flights(Generic[T]):
     def __init__(self) -> None:
         self._flights: dict[Hashable, tuple[asyncio.Task[T], list[None]]] = {}
 
-    async def run(self, key: Hashable, work: Callable[[], Awaitable[T]]) -> T:
-        """The result of ``work``, or of that which runs already under this key. Raises what it raises."""
+    async def run(
+        self, key: Hashable, work: Callable[[], Awaitable[T]], leave: asyncio.Future[BaseException] | None = None
+    ) -> T:
+        """The result of ``work``, or of that which runs already under this key. Raises what it raises.
+
+        ``leave`` is the caller's own reason not to wait for the end; its result is raised.
+        """
         if key not in self._flights:
             task = asyncio.ensure_future(_awaited(work))
             self._flights[key] = (task, [])
@@ -25,7 +30,10 @@ class Flights(Generic[T]):
         task, waiting = self._flights[key]
         waiting.append(None)
         try:
-            return await asyncio.shield(task)
+            await asyncio.wait((task,) if leave is None else (task, leave), return_when=asyncio.FIRST_COMPLETED)
+            if leave is None or task.done():
+                return task.result()
+            raise leave.result()
         finally:
             waiting.pop()
             if not waiting and not task.done():

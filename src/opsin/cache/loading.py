@@ -55,10 +55,7 @@ class CachedLoader:
 
     async def load(self, scope: str, refs: Sequence[MediaRef], lifted: LiftedMedia) -> tuple[MediaBytes, ...]:
         """See MediaLoader; also raises NotFound for a file or a digest that this tenant did not upload."""
-        visit = self._urls.visit(scope)
-        loaded = await self._loader.load(refs, await self._with_files(scope, refs, lifted), visit)
-        await visit.keep(loaded)
-        return visit.told(loaded)
+        return await self._loader.load(refs, await self._with_files(scope, refs, lifted), self._urls.of(scope))
 
     async def glance(self, scope: str, refs: Sequence[MediaRef], lifted: LiftedMedia) -> tuple[Glance, ...]:
         """See MediaLoader; raises as ``load``."""

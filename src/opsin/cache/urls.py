@@ -2,7 +2,7 @@
 
 A picture is used without asking for ``max-age`` seconds at most, and for less than the operator's limit; after that its
 server is asked whether it changed, by its ETag. The URL decides only where to look: the key of everything made of the
-picture is its digest.
+picture is its digest. Several requests of a scope that want a URL at once fetch it once.
 """
 
 from __future__ import annotations
@@ -11,13 +11,16 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
+from opsin.cache.flight import Flights
 from opsin.cache.keys import Scopes
 from opsin.cache.store import MISS, Found, Item, Store
 from opsin.cache.tier import Kind, Value
-from opsin.media.budget import ByteBudget
+from opsin.core.errors import MediaError
+from opsin.media.budget import Budget, SharedBudget
 from opsin.media.fetch import Fetched
-from opsin.media.loader import Fetch
+from opsin.media.loader import Fetch, Look
 from opsin.media.policy import Target
 from opsin.media.types import MediaBytes
 
@@ -33,6 +36,18 @@ class _Known:
     fresh_until: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What stood there; ``is_fresh``: it need not be asked for again."""
+
+    found: Found
+    etag: str | None
+    is_fresh: bool
+
+    async def looked_at(self, look: Look) -> MediaBytes:
+        return replace(await look(self.found.value.data), url_outcome=self.found.outcome)
+
+
 class UrlMemory:
     """URLs of scopes. ``max_age_s`` is the operator's limit. Lives in one event loop."""
 
@@ -44,10 +59,12 @@ class UrlMemory:
         self._max_age_s = max_age_s
         self._now = now
         self._known: dict[str, OrderedDict[str, _Known]] = {}
+        self._arriving: dict[tuple[str, str], SharedBudget] = {}  # by scope and URL: what is being loaded
+        self._flights: Flights[MediaBytes] = Flights()
 
-    def visit(self, scope: str) -> Visit:
-        """For one request."""
-        return Visit(self, scope)
+    def of(self, scope: str) -> ScopedUrls:
+        """For the loader."""
+        return ScopedUrls(self, scope)
 
     def purge(self, scope: str, record: str | None) -> None:
         """Forgets where a picture came from, or all of a scope's."""
@@ -57,21 +74,60 @@ class UrlMemory:
             if kept:
                 self._known[scope] = kept
 
-    async def find(self, scope: str, url: str) -> tuple[Found, str | None, bool] | None:
-        """The picture, its ETag, and whether it need not be asked for again."""
+    async def load(self, scope: str, target: Target, fetch: Fetch, look: Look, budget: Budget) -> MediaBytes:
+        """The picture at a URL, as it is now or was a moment ago; ``url_outcome`` says which.
+
+        Requests of one scope that want it at once have it fetched, judged and kept once. Raises as Fetches.
+        """
+        place = scope, target.url
+        arriving = self._arriving.setdefault(place, SharedBudget())
+        with arriving.paid_from(budget) as payer:
+            try:
+                work = partial(self._loaded, place, arriving, fetch, look)
+                media = await self._flights.run(arriving, work, leave=payer.refused)
+            except MediaError as error:  # one object for all who waited, and each says of it which picture it is
+                raise type(error)(error.message, code=error.code) from error.__cause__
+            finally:
+                if arriving.is_last(payer):
+                    self._landed(place, arriving)
+            payer.settle(len(media.data))
+        return media
+
+    async def _loaded(self, place: tuple[str, str], arriving: SharedBudget, fetch: Fetch, look: Look) -> MediaBytes:
+        try:
+            found = await self._find(*place)
+            if found is not None and found.is_fresh:
+                return await found.looked_at(look)
+            fetched = await fetch(arriving, found.etag if found else None)
+            if found is not None and fetched.data is None:
+                self._renew(*place, fetched)
+                return await found.looked_at(look)
+            assert fetched.data is not None, "asked without an ETag, or changed"
+            media = await look(fetched.data)
+            await self._keep(*place, media, fetched)
+            return replace(media, url_outcome=MISS)
+        finally:
+            self._landed(place, arriving)
+
+    def _landed(self, place: tuple[str, str], arriving: SharedBudget) -> None:
+        """Who comes from now on looks anew."""
+        if self._arriving.get(place) is arriving:
+            del self._arriving[place]
+
+    async def _find(self, scope: str, url: str) -> _Kept | None:
         known = self._known.get(scope, OrderedDict()).get(url)
         if known is None:
             return None
         found = await self._store.get(Item(scope, known.sha256, Kind.MEDIA))
-        return None if found is None else (found, known.etag, known.fresh_until > self._now())
+        return None if found is None else _Kept(found, known.etag, known.fresh_until > self._now())
 
-    def renew(self, scope: str, url: str, fetched: Fetched) -> None:
+    def _renew(self, scope: str, url: str, fetched: Fetched) -> None:
         """Its server says that it did not change."""
         known = self._known.get(scope, OrderedDict()).get(url)
         if known is not None:
             self._note(scope, url, known.sha256, fetched)
 
-    async def keep(self, scope: str, url: str, media: MediaBytes, fetched: Fetched) -> None:
+    async def _keep(self, scope: str, url: str, media: MediaBytes, fetched: Fetched) -> None:
         """A picture that was fetched, and turned out to be one."""
         if fetched.may_be_kept and (fetched.etag is not None or fetched.max_age_s > 0):
             self._note(scope, url, media.sha256, fetched)
@@ -86,48 +142,13 @@ class UrlMemory:
             known.popitem(last=False)
 
 
-class Visit:
-    """The URLs of one request, see :class:`opsin.media.loader.Fetches`."""
+@dataclass(frozen=True, slots=True)
+class ScopedUrls:
+    """The URLs of one scope, see :class:`opsin.media.loader.Fetches`."""
 
-    def __init__(self, urls: UrlMemory, scope: str) -> None:
-        self._urls = urls
-        self._scope = scope
-        self._fetched: dict[int, tuple[str, Fetched]] = {}  # by the id of the bytes, which the request holds
-        self._outcomes: dict[int, str] = {}
+    urls: UrlMemory
+    scope: str
 
-    async def fetch(self, target: Target, fetch: Fetch, budget: ByteBudget) -> bytes:
-        """The bytes at a URL, as they are now or were a moment ago."""
-        found = await self._urls.find(self._scope, target.url)
-        if found is None:
-            return self._new(target, await fetch(None))
-        kept, etag, is_fresh = found
-        if not is_fresh:
-            fetched = await fetch(etag)
-            if fetched.data is not None:
-                return self._new(target, fetched)
-            self._urls.renew(self._scope, target.url, fetched)
-        data = kept.value.data
-        budget.take(len(data))
-        self._outcomes[id(data)] = kept.outcome
-        return data
-
-    async def keep(self, loaded: tuple[MediaBytes, ...]) -> None:
-        """Those of the loaded pictures that were fetched."""
-        for media in loaded:
-            found = self._fetched.pop(id(media.data), None)
-            if found is not None:
-                await self._urls.keep(self._scope, found[0], media, found[1])
-
-    def told(self, loaded: tuple[MediaBytes, ...]) -> tuple[MediaBytes, ...]:
-        """The loaded pictures, those by URL with what was found of them."""
-        outcomes = self._outcomes
-        return tuple(
-            replace(media, url_outcome=outcomes[id(media.data)]) if id(media.data) in outcomes else media
-            for media in loaded
-        )
-
-    def _new(self, target: Target, fetched: Fetched) -> bytes:
-        assert fetched.data is not None, "asked without an ETag, or changed"
-        self._fetched[id(fetched.data)] = (target.url, fetched)
-        self._outcomes[id(fetched.data)] = MISS
-        return fetched.data
+    async def load(self, target: Target, fetch: Fetch, look: Look, budget: Budget) -> MediaBytes:
+        """See Fetches."""
+        return await self.urls.load(self.scope, target, fetch, look, budget)

@@ -28,7 +28,7 @@ from yarl import URL
 from opsin import __version__
 from opsin.core.errors import Code, MediaError, MediaSourceForbidden, MediaTooLarge, Overloaded
 from opsin.media.addresses import Address
-from opsin.media.budget import ByteBudget
+from opsin.media.budget import Budget
 from opsin.media.dial import Dial
 from opsin.media.dns import Lookup, NoAddress, RefusedAddress, Resolver, system_lookup
 from opsin.media.fetch_config import FetchConfig
@@ -102,7 +102,7 @@ class Fetcher:
             _log(url, None, error)
             raise
 
-    async def fetch(self, target: Target, budget: ByteBudget) -> bytes:
+    async def fetch(self, target: Target, budget: Budget) -> bytes:
         """The bytes at a URL. Cancelling it closes the connection at once.
 
         Raises:
@@ -113,7 +113,7 @@ class Fetcher:
         """
         return await self._fetch(target, partial(self._body, budget))
 
-    async def fetch_if_changed(self, target: Target, budget: ByteBudget, etag: str | None) -> Fetched:
+    async def fetch_if_changed(self, target: Target, budget: Budget, etag: str | None) -> Fetched:
         """The same, unless its server says that it is still what had this ETag. Raises as ``fetch``."""
         headers = {"If-None-Match": etag} if etag else _NO_HEADERS
         return await self._fetch(target, partial(self._changed, budget), headers)
@@ -225,7 +225,7 @@ class Fetcher:
             trace_configs=[trace],
         )
 
-    async def _body(self, budget: ByteBudget, response: aiohttp.ClientResponse, deadline: FetchDeadline) -> bytes:
+    async def _body(self, budget: Budget, response: aiohttp.ClientResponse, deadline: FetchDeadline) -> bytes:
         """All bytes, counted as they arrive; ``Content-Length`` can only shorten the wait for a refusal."""
         _check_answer(response)
         self._check_length(response.content_length)
@@ -233,7 +233,7 @@ class Fetcher:
         self._check_length(len(data))
         return data
 
-    async def _changed(self, budget: ByteBudget, response: aiohttp.ClientResponse, deadline: FetchDeadline) -> Fetched:
+    async def _changed(self, budget: Budget, response: aiohttp.ClientResponse, deadline: FetchDeadline) -> Fetched:
         is_same = response.status == _NOT_MODIFIED and "If-None-Match" in response.request_info.headers
         data = None if is_same else await self._body(budget, response, deadline)
         etag = response.headers.get("ETag", "")
@@ -267,7 +267,7 @@ class Fetcher:
 
 
 async def _up_to(
-    max_bytes: int, response: aiohttp.ClientResponse, deadline: FetchDeadline, budget: ByteBudget | None = None
+    max_bytes: int, response: aiohttp.ClientResponse, deadline: FetchDeadline, budget: Budget | None = None
 ) -> bytes:
     """The body, counted as it arrives."""
     deadline.enter(Phase.READING)

@@ -24,7 +24,7 @@ from opsin.core.errors import Code, MediaError, MediaSourceForbidden, TooManyIma
 from opsin.core.together import together
 from opsin.media import data_url, limits
 from opsin.media.blocking import BlockingCalls
-from opsin.media.budget import ByteBudget
+from opsin.media.budget import Budget, ByteBudget
 from opsin.media.config import LimitPerPrompt, MediaConfig
 from opsin.media.dns import Lookup, system_lookup
 from opsin.media.fetch import Fetched, Fetcher, Start
@@ -44,26 +44,29 @@ _MAX_HASHES = 4
 
 NONE_LIFTED: LiftedMedia = MappingProxyType({})
 
-Fetch = Callable[[str | None], Awaitable[Fetched]]
+Fetch = Callable[[Budget, str | None], Awaitable[Fetched]]
 """Fetches what is at a URL, unless it still is what had this ETag."""
+
+Look = Callable[[bytes], Awaitable[MediaBytes]]
+"""Judges what was fetched."""
 
 
 class Fetches(Protocol):
-    """Decides whether a URL has to be fetched again. Raises as the fetch does."""
+    """Decides whether a URL has to be fetched again."""
 
-    async def fetch(self, target: Target, fetch: Fetch, budget: ByteBudget) -> bytes:
-        """The bytes at a URL, all of them taken from the budget."""
+    async def load(self, target: Target, fetch: Fetch, look: Look, budget: Budget) -> MediaBytes:
+        """The picture at a URL, all of its bytes taken from the budget. Raises as ``fetch`` and ``look`` do."""
         ...
 
 
 class _Always:
     """Fetches."""
 
-    async def fetch(self, target: Target, fetch: Fetch, budget: ByteBudget) -> bytes:
+    async def load(self, target: Target, fetch: Fetch, look: Look, budget: Budget) -> MediaBytes:
         """See Fetches."""
-        data = (await fetch(None)).data
+        data = (await fetch(budget, None)).data
         assert data is not None, "asked without an ETag"
-        return data
+        return await look(data)
 
 
 ALWAYS = _Always()
@@ -185,13 +188,16 @@ class MediaLoader:
                 case MediaBytes():
                     return found
                 case Target():
-                    fetch = partial(self._fetcher.fetch_if_changed, found, budget)
-                    data = await fetches.fetch(found, fetch, budget)
+                    fetch, look = partial(self._fetcher.fetch_if_changed, found), partial(self._looked_at, ref.param)
+                    return replace(await fetches.load(found, fetch, look, budget), param=ref.param)
                 case _File(folder, url):
                     data = await self._reads.run(partial(folder.read, url, self._config.max_image_bytes))
                     budget.take(len(data))
-            look = partial(inspect, data, self._config, ref.param)
-            return await self._hashes.run(look) if len(data) >= _LARGE else look()
+                    return await self._looked_at(ref.param, data)
+
+    async def _looked_at(self, param: str, data: bytes) -> MediaBytes:
+        look = partial(inspect, data, self._config, param)
+        return await self._hashes.run(look) if len(data) >= _LARGE else look()
 
     async def _seen(self, ref: MediaRef, found: MediaBytes | _Named, budget: ByteBudget) -> Glance:
         if isinstance(found, Target):
