@@ -7,7 +7,7 @@ import hashlib
 import io
 import tempfile
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +130,83 @@ async def test_an_upload_that_is_none(form: Any, status: int, code: str | None) 
             await client.post("/files", cast_to=object, files=form, options=AS_FORM)
         assert caught.value.status_code == status
         assert code in (None, caught.value.code)
+        assert [one async for one in client.files.list()] == []
+
+
+FORM_HEAD = (
+    b'--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nvision\r\n'
+    b'--b\r\nContent-Disposition: form-data; name="file"; filename="p.png"\r\n\r\n'
+)
+AS_PIECES = {"content-type": "multipart/form-data; boundary=b"}
+
+
+async def test_an_upload_without_an_end_is_refused_at_its_limit() -> None:
+    sent = 0
+
+    async def endless() -> AsyncGenerator[bytes]:
+        nonlocal sent
+        yield FORM_HEAD + png(1)
+        while True:
+            yield bytes(2**16)
+            sent += 2**16
+            await asyncio.sleep(0.005)
+
+    async with gateway(media={"max_image_bytes": 2**20, "render_workers": 1}) as served, client_of(served) as client:
+        async with served.http.post(f"{served.url}/v1/files", data=endless(), headers=AS_PIECES) as response:
+            assert (response.status, (await response.json())["error"]["code"]) == (413, "media_too_large")
+        assert sent < 2**22, "what is in sockets' buffers, and no more"
+        assert [one async for one in client.files.list()] == []
+
+
+async def test_an_upload_that_breaks_off_leaves_nothing() -> None:
+    async with asked() as (served, client):
+        admission, port = served.application.gateway.admission, int(served.url.rpartition(":")[2])
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        head = "POST /v1/files HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n"
+        head += "".join(f"{name}: {value}\r\n" for name, value in AS_PIECES.items()) + "\r\n"
+        writer.write(head.encode() + FORM_HEAD + png(1) + bytes(1000))
+        async with asyncio.timeout(30):
+            while not admission.in_progress:  # noqa: ASYNC110 - nobody is told
+                await asyncio.sleep(0.01)
+        writer.close()
+        async with asyncio.timeout(30):
+            while admission.in_progress:  # noqa: ASYNC110 - nobody is told
+                await asyncio.sleep(0.01)
+        assert [one async for one in client.files.list()] == []
+        assert lookups(served, "miss") == 0, "nothing was decoded"
+
+
+async def test_a_damaged_upload_digs_nothing_up() -> None:
+    cut = png(3)[:-20]
+    async with asked() as (served, client):
+        await delete(served, f"/v1/media/{sha256(cut)}")
+        with pytest.raises(openai.APIStatusError):
+            await client.files.create(file=("p.png", cut), purpose="vision")
+        scope = served.application.gateway.scopes.of("anonymous")
+        record = served.application.gateway.scopes.record(scope, sha256(cut))
+        assert served.application.caches.tombstones.covers(scope, record)
+
+
+async def test_uploads_and_deletions_of_one_picture_at_once_leave_whole_files_only() -> None:
+    data = png(40)
+    async with asked() as (served, client):
+
+        async def upload() -> None:
+            await client.files.create(file=("p.png", data), purpose="vision")
+
+        async def remove() -> None:
+            for one in (await client.files.list()).data:
+                with suppress(openai.NotFoundError):
+                    await client.files.delete(one.id)
+
+        async def purge() -> None:
+            await delete(served, f"/v1/media/{sha256(data)}")
+
+        for turn in range(6):
+            await asyncio.gather(*(work() for work in (upload, remove, upload, purge, upload, remove)[turn % 3 :]))
+            for one in (await client.files.list()).data:
+                assert (await client.files.content(one.id)).content == data
+        await purge()
         assert [one async for one in client.files.list()] == []
 
 

@@ -144,7 +144,7 @@ async def test_eight_requests_for_one_new_url_fetch_it_once_and_the_first_may_le
 
     async def late(writer: asyncio.StreamWriter) -> None:
         await everybody.wait()
-        await answer(PICTURES[0])(writer)
+        await answer(PICTURES[0], cache_control="max-age=60")(writer)
 
     async with scenery({"/a.png": late}) as here:
         posting = [asyncio.create_task(_post(here.served, image_body(here.url("/a.png"))))]

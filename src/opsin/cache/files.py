@@ -53,7 +53,7 @@ class FileShelf:
         self._scopes = scopes
         self._quota_bytes = quota_bytes
         self._ttl_s = ttl_s
-        self._adding = asyncio.Lock()
+        self._changing = asyncio.Lock()  # an entry and its content come and go together
 
     async def add(self, scope: str, sha256: str, data: bytes, filename: str, ttl_s: float | None) -> StoredFile:
         """Keeps a file, for ``ttl_s`` or less.
@@ -67,7 +67,7 @@ class FileShelf:
         file_id = f"file-{secrets.token_hex(_ID_BYTES)}"
         file = StoredFile(file_id, sha256, len(data), filename, now, now + int(ttl_s))
         content, entry = self._content(scope, sha256), Address(scope, _LIST, file_id)
-        async with self._adding:
+        async with self._changing:
             kept = await _reached(self._tier.put(content, Value(b"", data), ttl_s))
             kept = kept and await _reached(self._tier.put(entry, Value(msgspec.json.encode(file), b""), ttl_s))
         if not kept:
@@ -103,28 +103,33 @@ class FileShelf:
 
     async def remove(self, scope: str, file_id: str) -> Removed:
         """Forgets a file; its picture with the last one. Raises NotFound, Overloaded."""
-        file = await self.get(scope, file_id)
-        await _reached(self._tier.drop(Address(scope, _LIST, file_id)))
-        others = [one for one in await self.all(scope) if one.sha256 == file.sha256]
-        if not others:
-            await _reached(self._tier.purge(scope, self._scopes.record(scope, file.sha256)))
-        return Removed(file, not others)
+        async with self._changing:
+            file = await self.get(scope, file_id)
+            await _reached(self._tier.drop(Address(scope, _LIST, file_id)))
+            others = [one for one in await self.all(scope) if one.sha256 == file.sha256]
+            if not others:
+                await _reached(self._tier.purge(scope, self._scopes.record(scope, file.sha256)))
+            return Removed(file, not others)
 
     async def purge(self, scope: str, sha256: str | None) -> PurgeOutcome:
         """Erases all files of a picture, or of a scope."""
         try:
-            if sha256 is None:
-                return await self._tier.purge(scope, None)
-            for file in await self.all(scope):
-                if file.sha256 == sha256:
-                    await self._tier.drop(Address(scope, _LIST, file.id))
-            return await self._tier.purge(scope, self._scopes.record(scope, sha256))
+            async with self._changing:
+                return await self._purged(scope, sha256)
         except (TierError, Overloaded):
             return PurgeOutcome.UNREACHABLE
 
     async def close(self) -> None:
         """Gives back what the tier holds."""
         await self._tier.close()
+
+    async def _purged(self, scope: str, sha256: str | None) -> PurgeOutcome:
+        if sha256 is None:
+            return await self._tier.purge(scope, None)
+        for file in await self.all(scope):
+            if file.sha256 == sha256:
+                await self._tier.drop(Address(scope, _LIST, file.id))
+        return await self._tier.purge(scope, self._scopes.record(scope, sha256))
 
     def _content(self, scope: str, sha256: str) -> Address:
         return Address(scope, self._scopes.record(scope, sha256), Kind.FILE.value)

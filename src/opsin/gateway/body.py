@@ -28,12 +28,21 @@ class BodyLimits:
 
 
 async def read_body(request: Request, limits: BodyLimits) -> bytes:
-    """Returns the body.
+    """Returns the body. Raises as ``stream_body``."""
+    chunks: list[bytes] = []
+    await stream_body(request, limits, chunks.append)
+    size = sum(map(len, chunks))
+    return await asyncio.to_thread(b"".join, chunks) if size >= _LONG_JOIN_BYTES else b"".join(chunks)
+
+
+async def stream_body(request: Request, limits: BodyLimits, take: Callable[[bytes], None]) -> None:
+    """Hands the body to ``take`` as it arrives.
 
     Raises:
         BodyTooLarge: announced or actual length over ``max_bytes``; nothing more is read.
         BodyTooSlow: not complete after ``timeout_s``, or slower than ``min_bytes_per_s``.
         InvalidRequest: a compressed body.
+        Exception: whatever ``take`` raises; nothing more is read.
     """
     if any(encoding.lower() != "identity" for encoding in request.headers.getlist("content-encoding")):
         raise InvalidRequest("compressed request bodies are not accepted", code=Code.UNSUPPORTED_CONTENT_ENCODING)
@@ -51,7 +60,7 @@ async def read_body(request: Request, limits: BodyLimits) -> bytes:
 
     try:
         async with clock:
-            return await _read(request, limits.max_bytes, received)
+            await _read(request, limits.max_bytes, received, take)
     except TimeoutError:
         if clock.when() == end:
             why = f"was not complete after {limits.timeout_s:g} s (body_timeout_s)"
@@ -60,17 +69,17 @@ async def read_body(request: Request, limits: BodyLimits) -> bytes:
         raise BodyTooSlow(f"the request body {why}") from None
 
 
-async def _read(request: Request, max_bytes: int, received: Callable[[int], None]) -> bytes:
-    chunks: list[bytes] = []
+async def _read(
+    request: Request, max_bytes: int, received: Callable[[int], None], take: Callable[[bytes], None]
+) -> None:
     size = 0
     received(size)
     async for chunk in request.stream():
         size += len(chunk)
         if size > max_bytes:
             raise _too_large(max_bytes)
-        chunks.append(chunk)
+        take(chunk)
         received(size)
-    return await asyncio.to_thread(b"".join, chunks) if size >= _LONG_JOIN_BYTES else b"".join(chunks)
 
 
 def _too_large(max_bytes: int) -> BodyTooLarge:

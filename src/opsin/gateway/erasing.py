@@ -52,13 +52,14 @@ class Eraser:
     metrics: Metrics
     others: Others | None = None
 
-    async def erase(self, scope: str, sha256: str | None) -> Mapping[str, PurgeOutcome]:
-        """Everything of a picture, or of a scope; by tier what became of it."""
+    async def erase(self, scope: str, sha256: str | None, *, files: bool = True) -> Mapping[str, PurgeOutcome]:
+        """Everything of a picture, or of a scope; by tier what became of it. Its ``files`` only where asked to."""
         record = self.scopes.record(scope, sha256) if sha256 is not None else None
         self.tombstones.bury(scope, record)
         self.urls.purge(scope, record)
         report = dict(await self.store.purge(scope, record))
-        report[FILES] = await self.files.purge(scope, sha256)
+        if files:
+            report[FILES] = await self.files.purge(scope, sha256)
         of_engine = await self._engine(scope, record)
         report |= of_engine
         salt = self.scopes.rotate(scope) if PurgeOutcome.UNREACHABLE in of_engine.values() else None

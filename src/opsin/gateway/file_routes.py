@@ -14,7 +14,7 @@ from starlette.routing import Route
 from opsin.cache.files import StoredFile
 from opsin.core.erasure import PurgeOutcome
 from opsin.core.errors import Code, InvalidRequest
-from opsin.gateway.body import BodyLimits, read_body
+from opsin.gateway.body import BodyLimits, stream_body
 from opsin.gateway.chat import count_outcome
 from opsin.gateway.deadline import Deadline
 from opsin.gateway.erasing import FILES
@@ -78,9 +78,9 @@ class _FileRoutes:
         with gateway.admission.admit(caller) as place:
             await place.request()
             limits = BodyLimits(gateway.uploads.max_body_bytes, config.body_timeout_s, config.min_body_bytes_per_s)
-            body = await deadline.within(read_body(request, limits))
-            content_type = request.headers.get("content-type", "")
-            return _object(await deadline.within(gateway.uploads.add(scope, content_type, body)))
+            form = gateway.uploads.form(request.headers.get("content-type", ""))
+            await deadline.within(stream_body(request, limits, form.take))
+            return _object(await deadline.within(gateway.uploads.add(scope, form.whole())))
 
     async def all(self, request: Request) -> FileList:
         files = await self._gateway.eraser.files.all(await self._scope(request))
@@ -106,10 +106,10 @@ class _FileRoutes:
         return Response(data, headers=headers, media_type="application/octet-stream")
 
     async def delete(self, request: Request) -> FileDeleted:
-        """The picture goes with the last file that holds it."""
+        """The picture goes with the last file that holds it, and no file that is uploaded meanwhile does."""
         scope, eraser = await self._scope(request), self._gateway.eraser
         removed = await eraser.files.remove(scope, request.path_params["id"])
-        tiers = dict(await eraser.erase(scope, removed.file.sha256)) if removed.is_last else {}
+        tiers = dict(await eraser.erase(scope, removed.file.sha256, files=False)) if removed.is_last else {}
         tiers[FILES] = PurgeOutcome.ERASED
         return FileDeleted(removed.file.id, deleted=True, tiers=tiers)
 

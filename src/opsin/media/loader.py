@@ -254,12 +254,12 @@ def load_data_url(ref: MediaRef, config: MediaConfig) -> MediaBytes:
     return check_label(labelled(media, data_url.media_type(ref.url)), strict=config.strict_media_type)
 
 
-def inspect(data: bytes, config: MediaConfig, param: str) -> MediaBytes:
-    """Hash, header and limits of encoded bytes."""
+def inspect(data: bytes, config: MediaConfig, param: str, *, sha256: str | None = None) -> MediaBytes:
+    """Hash, header and limits of encoded bytes. ``sha256`` where it is known already."""
     limits.check_bytes(len(data), config, param)
     header = read_header(data, param, config.formats)
     limits.check_size(header, config, param)
-    return MediaBytes(data, hashlib.sha256(data).hexdigest(), header, param)
+    return MediaBytes(data, sha256 or hashlib.sha256(data).hexdigest(), header, param)
 
 
 def _look(start: Start, config: MediaConfig, param: str) -> Glance | None:
