@@ -4,28 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 
-from opsin import __version__, managing, tenancy
+from opsin import __version__, tenancy
 from opsin.cache.keys import FeatureKeys
 from opsin.cache.loading import CachedLoader
 from opsin.cache.rendering import CachedRenderer
 from opsin.caching import Caches, caches_of
+from opsin.choosing import Chosen, chosen_engine, maker_of
 from opsin.core.errors import ConfigError, OpsinError
 from opsin.core.stages import Stage
 from opsin.core.together import together
 from opsin.engine.api import Capabilities, Engine, InputKind
-from opsin.engine.apis import ApiEngine
-from opsin.engine.fake import FakeEngine
-from opsin.engine.local.config import ENGINE_STAGES, LocalEngineConfig, PictureShape
-from opsin.engine.local.engine import LocalEngine
-from opsin.engine.managed.engine import ManagedEngine
 from opsin.engine.replicas.engine import ReplicatedEngine
-from opsin.engine.triton.engine import TritonEngine
-from opsin.engine.upstream.config import UpstreamConfig
-from opsin.engine.upstream.engine import UpstreamEngine
 from opsin.gateway.admission import Admission
 from opsin.gateway.chat import ChatService
 from opsin.gateway.config import GatewayConfig
@@ -39,7 +32,7 @@ from opsin.gateway.prepare import MessagePreparer, Preparer, Renderer, TokenPrep
 from opsin.gateway.routes import Gateway
 from opsin.gateway.served import Served, ServedModels
 from opsin.gateway.uploads import Uploads
-from opsin.local_model import LocalModel, fitter_of, load_local_model, max_model_len_of
+from opsin.local_model import LocalModel, fitter_of, max_model_len_of
 from opsin.media.confine import Level
 from opsin.media.dns import Lookup, system_lookup
 from opsin.media.encoding import encoding_of
@@ -50,9 +43,8 @@ from opsin.models.card import GenerationDefaults
 from opsin.models.hub import resolve
 from opsin.prompt.guard import OnSpecialTokens, TextGuard
 from opsin.prompt.special_tokens import known_special_tokens, special_tokens_of
-from opsin.prompt.tokenizer import Detokenizer
 from opsin.reloading import changes_between, name_of
-from opsin.settings import EngineKind, Settings
+from opsin.settings import Settings
 from opsin.telemetry.logs import fields
 from opsin.telemetry.metrics import Metrics
 from opsin.tenants.lanes import Lanes
@@ -61,13 +53,9 @@ from opsin.upstream_model import (
     CountedModel,
     context_length,
     found_model,
-    guarded_by_own_tokens,
     stated_model,
     tell,
-    written_model,
 )
-from opsin.vision.normalization import normalization_of
-from opsin.vision.plan import VisionPlan, typical_plans
 
 logger = logging.getLogger(__name__)
 
@@ -156,12 +144,12 @@ class Application:
 
     async def _begun(self, settings: Settings) -> _Model | None:
         """None where it cannot be started."""
-        origin = _origin(settings)
+        chosen = chosen_engine(settings)
         try:
-            model = await asyncio.to_thread(_model, origin, self.media, self.gateway.metrics)
+            model = await asyncio.to_thread(_model, chosen, self.media, self.gateway.metrics)
             await model.start()
         except BaseException as error:
-            await origin.engine.close()
+            await chosen.engine.close()
             if not isinstance(error, OpsinError):
                 raise
             logger.error("reload: %s could not be started: %s", name_of(settings), error.message)
@@ -186,7 +174,7 @@ class _Model:
     def moved(self, settings: Settings) -> _Model:
         """The same model on the replicas of other settings."""
         assert self.replicated is not None and settings.upstream is not None, "only upstreams move"
-        self.replicated.change(_maker(settings.upstream), settings.upstream.servers, settings.upstream.draining)
+        self.replicated.change(maker_of(settings.upstream), settings.upstream.servers, settings.upstream.draining)
         return replace(self, settings=settings)
 
     async def start(self) -> float | None:
@@ -241,15 +229,6 @@ class _Media:
 
 
 @dataclass(frozen=True, slots=True)
-class _Origin:
-    """An engine that is built and not started. ``local`` is None where it has a template of its own."""
-
-    settings: Settings
-    engine: Engine
-    local: LocalModel | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class _Serving:
     """What prepares and counts the requests of one model, and how they are sampled by default."""
 
@@ -264,11 +243,11 @@ def build(settings: Settings, *, lookup: Lookup = system_lookup) -> Application:
     Raises:
         ConfigError: the settings or the model do not allow a start.
     """
-    origins = [_origin(one) for one in settings.each_model]
-    metrics = _metrics([origin.engine for origin in origins])
+    chosen = [chosen_engine(one) for one in settings.each_model]
+    metrics = _metrics([one.engine for one in chosen])
     media = _media(settings, metrics, lookup)
     caches = media.caches
-    models = [_model(origin, media, metrics) for origin in origins]
+    models = [_model(one, media, metrics) for one in chosen]
     served = ServedModels(tuple(model.served for model in models))
     eraser = Eraser(
         scopes=caches.scopes,
@@ -306,38 +285,6 @@ def _media(settings: Settings, metrics: Metrics, lookup: Lookup) -> _Media:
     return _Media(loader, CachedRenderer(pool, caches.store, identity), pool, caches)
 
 
-def _origin(settings: Settings) -> _Origin:
-    match settings.engine:
-        case EngineKind.LOCAL:
-            return _local_origin(settings)
-        case EngineKind.UPSTREAM:
-            if settings.upstream is None:
-                raise ConfigError("engine 'upstream' needs --upstream URL")
-            upstream = settings.upstream
-            servers, draining = tuple(upstream.servers), upstream.draining
-            return _Origin(settings, ReplicatedEngine(_maker(upstream), servers, settings.routing, draining=draining))
-        case EngineKind.TRITON:
-            if settings.upstream is None:
-                raise ConfigError("engine 'triton' needs --upstream grpc://HOST:PORT")
-            model = written_model(settings)
-            engine = TritonEngine(settings.upstream, model.prompt, model.max_model_len)
-            return _Origin(guarded_by_own_tokens(settings), engine)
-        case EngineKind.API:
-            return _Origin(settings, ApiEngine(settings.model, settings.api))
-        case EngineKind.VLLM | EngineKind.SGLANG | EngineKind.LLAMA_CPP | EngineKind.RAMALAMA:
-            sees = settings.media.limit_mm_per_prompt.image > 0
-            engine = ManagedEngine(settings.engine, managing.launcher_of(settings), settings.managed, sees=sees)
-            return _Origin(managing.capped(settings), engine)
-        case EngineKind.FAKE:
-            return _Origin(settings, FakeEngine(settings.fake.model_copy(update={"input": InputKind.MESSAGES})))
-
-
-def _maker(upstream: UpstreamConfig) -> Callable[[str], Engine]:
-    """Makes the engine of one of its servers."""
-    servers = upstream.servers
-    return lambda url: UpstreamEngine(servers[url])
-
-
 async def _closed_when_idle(served: Served) -> None:
     """A request may have found it and not have begun yet, hence the first pause."""
     try:
@@ -348,38 +295,15 @@ async def _closed_when_idle(served: Served) -> None:
         await served.engine.close()
 
 
-def _local_origin(settings: Settings) -> _Origin:
-    model = load_local_model(settings)
-    card = model.card
-    logger.info("%s", fields(model=settings.model, revision=card.revision, quantization=card.quantization))
-    normalization = normalization_of(card)
-    config = LocalEngineConfig(
-        **settings.local.model_dump(),
-        model_path=card.path,
-        model_type=card.model_type,
-        image_token_id=model.image_token_id,
-        eos_token_ids=card.eos_token_ids,
-        image_mean=normalization.mean,
-        image_std=normalization.std,
-        max_model_len=max_model_len_of(settings, card),
-        tombstone_ttl_s=settings.cache.tombstone_ttl_s,
-        warm_up_pictures=tuple(_shape(plan) for plan in typical_plans(model.family)),
-        delays={stage: seconds for stage, seconds in settings.inject_delay_s.items() if stage in ENGINE_STAGES},
-        step_delay_s=settings.inject_step_delay_s,
-        out_of_memory=settings.inject_out_of_memory,
-    )
-    return _Origin(settings, LocalEngine(config, lambda: Detokenizer(model.tokenizer)), model)
+def _model(chosen: Chosen, media: _Media, metrics: Metrics) -> _Model:
+    if chosen.local is not None:
+        return _model_of_tokens(chosen, chosen.local, media, metrics)
+    return _model_of_messages(chosen, media, metrics)
 
 
-def _model(origin: _Origin, media: _Media, metrics: Metrics) -> _Model:
-    if origin.local is not None:
-        return _model_of_tokens(origin, origin.local, media, metrics)
-    return _model_of_messages(origin, media, metrics)
-
-
-def _model_of_tokens(origin: _Origin, model: LocalModel, media: _Media, metrics: Metrics) -> _Model:
-    settings, card = origin.settings, model.card
-    engine = _delayed_engine(settings, origin.engine)
+def _model_of_tokens(chosen: Chosen, model: LocalModel, media: _Media, metrics: Metrics) -> _Model:
+    settings, card = chosen.settings, model.card
+    engine = _delayed_engine(settings, chosen.engine)
     identity = (
         card.model_id,
         card.revision or "unknown",
@@ -410,20 +334,9 @@ def _model_of_tokens(origin: _Origin, model: LocalModel, media: _Media, metrics:
     return _Model(settings, _served(settings, engine, names, serving, media, metrics))
 
 
-def _shape(plan: VisionPlan) -> PictureShape:
-    tile = plan.recipe.tile
-    return PictureShape(
-        num_tiles=plan.num_tiles,
-        width=tile.width,
-        height=tile.height,
-        image_tokens=plan.image_tokens,
-        original=(plan.original.width, plan.original.height),
-    )
-
-
-def _model_of_messages(origin: _Origin, media: _Media, metrics: Metrics) -> _Model:
-    settings = origin.settings
-    engine = _delayed_engine(settings, origin.engine)
+def _model_of_messages(chosen: Chosen, media: _Media, metrics: Metrics) -> _Model:
+    settings = chosen.settings
+    engine = _delayed_engine(settings, chosen.engine)
     fitter = MessageFitter(_text_guard(settings))
     preparer = MessagePreparer(
         fitter=fitter,
@@ -436,7 +349,7 @@ def _model_of_messages(origin: _Origin, media: _Media, metrics: Metrics) -> _Mod
     names = ModelNames(settings.served_model_name, root=settings.engine, revision=None, max_model_len=None)
     serving = _Serving(preparer, MessageCounter(fitter), GenerationDefaults())
     served = _served(settings, engine, names, serving, media, metrics)
-    replicated = origin.engine if isinstance(origin.engine, ReplicatedEngine) else None
+    replicated = chosen.engine if isinstance(chosen.engine, ReplicatedEngine) else None
     return _Model(settings, served, _Adoption(settings, stated_model(settings), fitter), replicated)
 
 
