@@ -11,10 +11,9 @@ import asyncio
 import logging
 import os
 import re
-import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -28,17 +27,14 @@ from opsin.core.errors import Code, ConfigError, ContextLengthExceeded, EngineEr
 from opsin.engine.api import (
     Capabilities,
     ChatPrompt,
-    EngineStats,
+    Delta,
+    Finished,
     GenerationRequest,
     InputKind,
     Picture,
-    PurgeOutcome,
-    PurgeReport,
-    Remote,
-    Reservation,
     SamplingParams,
-    StreamEvent,
 )
+from opsin.engine.remote import RemoteEngine, with_rest
 from opsin.engine.upstream.failures import cancelled, http_error, inband_error, truncated
 from opsin.engine.upstream.reply import Reply
 from opsin.engine.upstream.wire import WireError
@@ -122,18 +118,17 @@ def check_key(config: ApiConfig) -> None:
         raise ConfigError("engine api needs the provider's key: OPSIN_API__KEY, or key under [api] in opsin.toml")
 
 
-class ApiEngine:
+class ApiEngine(RemoteEngine):
     """Implements :class:`opsin.engine.api.Engine`. Nothing is asked before the first request, as asking costs money."""
 
     def __init__(self, model: str, config: ApiConfig) -> None:
         """Raises ConfigError for a model of no known provider."""
+        super().__init__()
         check_model(model)
         self._model = model
         self._config = config
         self._library: Any = None
         self._max_input_tokens: int | None = None
-        self._calls: dict[str, _Call] = {}
-        self._unready: str | None = "the engine is not started"
 
     async def start(self) -> None:
         """Loads the library, which takes seconds. Raises ConfigError: library or key are missing."""
@@ -142,12 +137,6 @@ class ApiEngine:
         self._library = await asyncio.to_thread(_load)
         self._max_input_tokens = _max_input_tokens(self._library, self._model)
         self._unready = None
-
-    async def close(self) -> None:
-        """Stops every request."""
-        self._unready, self._library = "the engine is closed", None
-        for call in self._calls.values():
-            call.cancel()
 
     def capabilities(self) -> Capabilities:
         """``max_model_len`` is what the library's table says of the model's input."""
@@ -163,54 +152,14 @@ class ApiEngine:
             picture_formats=_FORMATS,
         )
 
-    def unready_reason(self) -> str | None:
-        """Whether the provider answers is not asked."""
-        return self._unready
-
-    async def reserve(self, request_id: str, keys: Sequence[str]) -> Reservation:
-        """Providers tell nothing of what they cache: every key is missing."""
-        return Reservation(leased=frozenset(), missing=frozenset(keys))
-
-    async def release(self, request_id: str) -> None:
-        """Nothing was leased."""
-
-    async def submit(self, request: GenerationRequest) -> AsyncGenerator[StreamEvent, None]:
-        """Streams one answer.
-
-        Raises:
-            OpsinError: as listed in :mod:`opsin.engine.upstream.failures`.
-            UnsupportedParameter: a field that no provider takes.
-        """
+    def _ask(self, request: GenerationRequest) -> _Call:
+        """Raises UnsupportedParameter for a field that no provider takes."""
         if self._library is None:
             raise EngineError(self._unready or "the engine is closed")
-        began = time.monotonic()
-        call, reply = _Call(self._library, self._config), Reply()
-        self._calls[request.id] = call
-        try:
-            await call.open(self._model, arguments(request))
-            while (data := await call.read()) is not None:
-                delta = reply.take(data)
-                if delta is not None:
-                    yield delta
-            source = self._model.partition("/")[0]
-            yield replace(reply.finish(), remote=Remote(source=source, rest_s=time.monotonic() - began))
-        finally:
-            self._calls.pop(request.id, None)
-            await call.close()
+        return _Call(self._library, self._config, self._model, arguments(request))
 
-    async def cancel(self, request_id: str) -> None:
-        """Closes the request's connection; what was made until then is paid for."""
-        call = self._calls.get(request_id)
-        if call is not None:
-            call.cancel()
-
-    async def purge(self, scope: str, origin: str | None) -> PurgeReport:
-        """What a provider keeps cannot be erased from here."""
-        return PurgeReport({"upstream": PurgeOutcome.UNREACHABLE})
-
-    async def stats(self) -> EngineStats:
-        """Requests sent and not ended."""
-        return EngineStats(running=len(self._calls), waiting=0)
+    async def _disconnect(self) -> None:
+        self._library = None
 
 
 def arguments(request: GenerationRequest) -> dict[str, object]:
@@ -280,31 +229,44 @@ def _options(sampling: SamplingParams) -> dict[str, object]:
 
 
 class _Call:
-    """One request through the library, which another task can stop at any moment."""
+    """Implements :class:`opsin.engine.remote.Answer`: one request through the library."""
 
-    def __init__(self, library: Any, config: ApiConfig) -> None:
+    def __init__(self, library: Any, config: ApiConfig, model: str, asked: Mapping[str, object]) -> None:
         self._library = library
         self._config = config
+        self._provider, _, self._name = model.partition("/")
+        self._asked = asked
+        self._reply = Reply()
         self._stream: Any = None
-        self._chunks: AsyncIterator[Any] | None = None
         self._wait: asyncio.Timeout | None = None
         self._cancelled = False
-        self._answered = False
+        self.answered = False
 
     def cancel(self) -> None:
-        """Wakes whoever waits with an error. Idempotent."""
+        """See Answer. What was made until then is paid for."""
         self._cancelled = True
         if self._wait is not None:
             self._wait.reschedule(0.0)  # in the past of any loop's clock: expires at once
 
-    async def open(self, model: str, asked: Mapping[str, object]) -> None:
+    async def deltas(self) -> AsyncGenerator[Delta, None]:
+        """See Answer. Raises as listed in :mod:`opsin.engine.upstream.failures`."""
+        chunks = await self._open()
+        while (data := await self._read(chunks)) is not None:
+            delta = self._reply.take(data)
+            if delta is not None:
+                yield delta
+
+    def finish(self, took_s: float) -> Finished:
+        """See Answer."""
+        return with_rest(self._reply.finish(), self._provider, took_s)
+
+    async def _open(self) -> AsyncIterator[Any]:
         """Sends, and waits for the head. Nothing is sent twice: no retries, no fallbacks."""
-        provider, _, name = model.partition("/")
-        route, key = _ROUTES[provider], self._config.key
+        route, key = _ROUTES[self._provider], self._config.key
         async with self._interruptible():
             self._stream = await self._library.acompletion(
-                **asked,
-                model=f"{route.wire}/{name}",
+                **self._asked,
+                model=f"{route.wire}/{self._name}",
                 api_key=key.get_secret_value() if key else None,
                 api_base=self._config.base_url or route.base_url,
                 timeout=self._config.read_timeout_s,
@@ -313,23 +275,22 @@ class _Call:
                 max_retries=0,
                 num_retries=0,
             )
-            self._chunks = aiter(self._stream)
+            return aiter(self._stream)
 
-    async def read(self) -> bytes | None:
+    async def _read(self, chunks: AsyncIterator[Any]) -> bytes | None:
         """The next chunk as JSON in OpenAI's form; None at the end. Raises OpsinError, also if no reason came."""
-        assert self._chunks is not None, "read follows open"
         async with self._interruptible():
-            chunk = await anext(self._chunks, None)
+            chunk = await anext(chunks, None)
         if chunk is None:
             return None
-        self._answered = True
+        self.answered = True
         told = chunk.model_dump(exclude_none=True)
         event = {name: told[name] for name in _READ_OF_CHUNK if name in told}
         event.get("usage", {}).pop("cost", None)  # by the library's own price list, which may be old
         return msgspec.json.encode(event)
 
     async def close(self) -> None:
-        """Frees the connection."""
+        """See Answer."""
         if self._stream is not None:
             await self._stream.aclose()
 
@@ -347,7 +308,7 @@ class _Call:
             raise
         except Exception as error:
             logger.debug("LiteLLM raised %s", type(error).__name__)  # its text may hold a prompt
-            raise _translated(error, answered=self._answered) from None
+            raise _translated(error, answered=self.answered) from None
         finally:
             self._wait = None
 

@@ -9,23 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from dataclasses import replace
 from importlib.util import find_spec
 
 from opsin.core.errors import Code, ConfigError, EngineError, OpsinError
-from opsin.engine.api import (
-    Capabilities,
-    EngineStats,
-    GenerationRequest,
-    InputKind,
-    PurgeOutcome,
-    PurgeReport,
-    Remote,
-    Reservation,
-    StreamEvent,
-)
+from opsin.engine.api import Capabilities, Delta, Finished, GenerationRequest, InputKind
+from opsin.engine.remote import RemoteEngine, with_rest
 from opsin.engine.triton.ensemble import ensemble
 from opsin.engine.triton.shape import ModelShape, OutputNames, PromptText, Reply
 from opsin.engine.triton.vllm_backend import is_vllm, vllm_backend
@@ -53,7 +43,7 @@ def connect(config: UpstreamConfig) -> Service:
     return GrpcService(config)
 
 
-class TritonEngine:
+class TritonEngine(RemoteEngine):
     """Implements :class:`opsin.engine.api.Engine`. ``prompt`` writes prompts, where the model's template is known."""
 
     def __init__(
@@ -63,6 +53,7 @@ class TritonEngine:
         max_model_len: int | None = None,
         connect: Callable[[UpstreamConfig], Service] = connect,
     ) -> None:
+        super().__init__()
         self._config = config
         self._prompt = prompt
         self._max_model_len = max_model_len
@@ -70,9 +61,6 @@ class TritonEngine:
         self._service: Service | None = None
         self._interface: Interface | None = None
         self._shape: ModelShape | None = None
-        self._watch: asyncio.Task[None] | None = None
-        self._streams: dict[str, Stream] = {}
-        self._unready: str | None = "the upstream was not asked yet"
 
     async def start(self) -> None:
         """Waits until server and model are ready. Raises ConfigError (address, model) or EngineError (not in time)."""
@@ -81,21 +69,7 @@ class TritonEngine:
         self._interface = await self._service.interface(self._name)
         self._shape = shape_of(self._interface, self._prompt, self._max_model_len)
         logger.info("%s", fields(triton=self._interface.name, shape=self._shape.kind))
-        self._unready = None
-        self._watch = asyncio.create_task(self._watch_health(self._service))
-
-    async def close(self) -> None:
-        """Stops every request and closes the channel."""
-        self._unready = "the engine is closed"
-        watch, self._watch = self._watch, None
-        if watch is not None:
-            watch.cancel()
-            await asyncio.wait([watch])
-        for stream in self._streams.values():
-            stream.cancel()
-        service, self._service = self._service, None
-        if service is not None:
-            await service.close()
+        self._watch_every(self._config.health_interval_s)
 
     def capabilities(self) -> Capabilities:
         """Triton tells nobody how long a model's context is."""
@@ -110,53 +84,23 @@ class TritonEngine:
             ignores_orientation=self._shape.ignores_orientation if self._shape else False,
         )
 
-    def unready_reason(self) -> str | None:
-        """As of the last look (every ``health_interval_s``), or of a request that found nobody since."""
-        return self._unready
-
-    async def reserve(self, request_id: str, keys: Sequence[str]) -> Reservation:
-        """Whatever the model caches, Triton does not tell: every key is missing."""
-        return Reservation(leased=frozenset(), missing=frozenset(keys))
-
-    async def release(self, request_id: str) -> None:
-        """Nothing was leased."""
-
-    async def submit(self, request: GenerationRequest) -> AsyncGenerator[StreamEvent, None]:
-        """Streams one answer. Raises as listed in :mod:`opsin.engine.triton.failures`, and what the shape refuses."""
+    def _ask(self, request: GenerationRequest) -> InferAnswer:
         if self._service is None or self._interface is None or self._shape is None:
             raise EngineError("the Triton engine is not started or is closed")
-        began = time.monotonic()
         stream = self._service.infer(request.id, self._interface, self._shape.inputs(request))
-        reply = Reply(OutputNames(), request.sampling.max_tokens)
-        self._streams[request.id] = stream
+        return InferAnswer(stream, Reply(OutputNames(), request.sampling.max_tokens))
+
+    async def _look(self) -> str | None:
+        assert self._service is not None, "start watches, close stops that first"
         try:
-            async with aclosing(stream.responses()) as responses:
-                async for response in responses:
-                    delta = reply.take(response)
-                    if delta is not None:
-                        yield delta
-            yield replace(reply.finish(), remote=Remote(source="triton", rest_s=time.monotonic() - began))
-        except EngineError as error:
-            if not stream.answered and error.code is Code.UPSTREAM_UNAVAILABLE:
-                self._unready = error.message
-            raise
-        finally:
-            self._streams.pop(request.id, None)
-            stream.cancel()
+            return await self._service.unready_reason(self._name)
+        except OpsinError as error:
+            return error.message
 
-    async def cancel(self, request_id: str) -> None:
-        """Ends the request's stream, which Triton hands on to the model as a cancellation."""
-        stream = self._streams.get(request_id)
-        if stream is not None:
-            stream.cancel()
-
-    async def purge(self, scope: str, origin: str | None) -> PurgeReport:
-        """The server's caches cannot be erased from here."""
-        return PurgeReport({"upstream": PurgeOutcome.UNREACHABLE})
-
-    async def stats(self) -> EngineStats:
-        """Requests sent and not ended."""
-        return EngineStats(running=len(self._streams), waiting=0)
+    async def _disconnect(self) -> None:
+        service, self._service = self._service, None
+        if service is not None:
+            await service.close()
 
     @property
     def _name(self) -> str:
@@ -188,13 +132,38 @@ class TritonEngine:
                 raise ConfigError(f"Triton at {self._config.url}: {error.message}") from None
             return error.message
 
-    async def _watch_health(self, service: Service) -> None:
-        while True:
-            await asyncio.sleep(self._config.health_interval_s)
-            try:
-                self._unready = await service.unready_reason(self._name)
-            except OpsinError as error:
-                self._unready = error.message
+
+class InferAnswer:
+    """Implements :class:`opsin.engine.remote.Answer`."""
+
+    def __init__(self, stream: Stream, reply: Reply) -> None:
+        self._stream = stream
+        self._reply = reply
+
+    @property
+    def answered(self) -> bool:
+        """See Answer."""
+        return self._stream.answered
+
+    async def deltas(self) -> AsyncGenerator[Delta, None]:
+        """See Answer. Raises as listed in :mod:`opsin.engine.triton.failures`."""
+        async with aclosing(self._stream.responses()) as responses:
+            async for response in responses:
+                delta = self._reply.take(response)
+                if delta is not None:
+                    yield delta
+
+    def finish(self, took_s: float) -> Finished:
+        """See Answer."""
+        return with_rest(self._reply.finish(), "triton", took_s)
+
+    def cancel(self) -> None:
+        """Ends the stream, which Triton hands on to the model as a cancellation."""
+        self._stream.cancel()
+
+    async def close(self) -> None:
+        """See Answer."""
+        self._stream.cancel()
 
 
 def shape_of(interface: Interface, prompt: PromptText | None, max_model_len: int | None) -> ModelShape:

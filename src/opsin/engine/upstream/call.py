@@ -24,8 +24,9 @@ _LAST_CHUNK_TIMEOUT_S = 0.1
 class Call:
     """POST, then reads. Every failure is an OpsinError; every way out ends in ``close``."""
 
-    def __init__(self, session: aiohttp.ClientSession) -> None:
+    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
         self._session = session
+        self._url = url
         self._response: aiohttp.ClientResponse | None = None
         self._wait: asyncio.Timeout | None = None
         self._cancelled = False
@@ -45,14 +46,14 @@ class Call:
         if self._response is not None:
             self._response.close()
 
-    async def post(self, url: str, body: bytes) -> None:
+    async def post(self, body: bytes) -> None:
         """Sends and waits for the head; again, after one that refused. Raises OpsinError unless a stream follows."""
         await self.close(finished=True)
         self._response = None
         async with self._interruptible():
             # BytesIO, not bytes: aiohttp then writes it in pieces and leaves the loop between them.
             response = await self._session.post(
-                url,
+                self._url,
                 data=io.BytesIO(body),
                 headers={"Content-Type": "application/json", "Accept": "text/event-stream"},
                 allow_redirects=False,  # a redirect would carry pictures and key to an address nobody configured
