@@ -171,6 +171,17 @@ class FeatureCache:
                 self._forget_picture(key)
             return len(doomed)
 
+    def names(self, scope: str) -> frozenset[str]:
+        """Everything that stands here of a scope: keys of pictures and of units, and what the pictures were made of.
+
+        For whoever wants to see that a deletion has deleted.
+        """
+        with self._lock:
+            pictures = [picture.units for picture in self._pictures.values() if picture.scope == scope]
+            units = (key for key, entry in self._entries() if entry.scope == scope)
+            of_pictures = ((one.key, one.origin, *one.unit_keys) for one in pictures)
+            return frozenset(chain(units, *of_pictures))
+
     def expire(self) -> None:
         """Forgets what is too old."""
         with self._lock:

@@ -85,6 +85,12 @@ class PrefixCache:
         """Forgets what saw a picture, or all of a scope; returns how many."""
         return self._drop(lambda old: old.scope == scope and (origin is None or origin in old.origins))
 
+    def names(self, scope: str) -> frozenset[str]:
+        """Everything that stands here of a scope's pictures: keys of units, and what they were made of."""
+        prefixes = [prefix for prefix in self._prefixes if prefix.scope == scope]
+        units = (spot[0] for prefix in prefixes for spot in prefix.identity if isinstance(spot, tuple))
+        return frozenset(units).union(*(prefix.origins for prefix in prefixes))
+
     def expire(self) -> None:
         """Forgets what is too old."""
         oldest = self._now() - self._ttl_s
