@@ -277,8 +277,7 @@ def build(settings: Settings, *, lookup: Lookup = system_lookup) -> Application:
 
 def _media(settings: Settings, metrics: Metrics, lookup: Lookup) -> _Media:
     """Raises ConfigError."""
-    url = settings.cache.url or settings.redis_url
-    caches = caches_of(settings.cache, metrics, secret=tenancy.server_secret(settings), url=url)
+    caches = caches_of(settings.cache, metrics, secret=tenancy.server_secret(settings), url=settings.redis_url)
     pool = RenderPool(settings.media)
     loader = CachedLoader(MediaLoader(settings.media, lookup), settings.media, caches.files, caches.urls)
     identity = (__version__, version("pillow"), settings.media.render_mode)

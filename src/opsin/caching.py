@@ -71,7 +71,6 @@ def caches_of(config: CacheConfig, metrics: Metrics, *, secret: bytes | None, ur
 
     ``secret`` is the server's, None where it has none that lasts; ``url`` is of a Redis server.
     """
-    secret = config.secret.get_secret_value().encode() if config.secret else secret
     if secret is None and (url or config.dir):
         logger.warning(
             "%s",

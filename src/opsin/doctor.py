@@ -14,6 +14,8 @@ from enum import StrEnum
 from importlib.metadata import version
 
 from opsin import managing, startup
+from opsin.cache.redis_link import RedisLink
+from opsin.cache.tier import TierError
 from opsin.core.errors import ConfigError, OpsinError
 from opsin.core.problems import Problem
 from opsin.engine.local.config import LocalOptions
@@ -29,6 +31,8 @@ from opsin.models.card import ModelCard
 from opsin.models.hub import fetch_weights, look_up, resolve
 from opsin.settings import Configuration, EngineKind, Settings
 from opsin.upstream_model import written_model
+
+_REDIS_TIMEOUT_S = 2.0
 
 
 class Status(StrEnum):
@@ -62,7 +66,7 @@ async def examine(configuration: Configuration) -> AsyncIterator[Finding]:
             yield finding
     yield _of_port(configuration)
     yield await _of_sandbox(settings.media)
-    yield Finding("redis", Status.OK, "not configured: this version keeps its caches in its own memory")
+    yield await _of_redis(settings)
 
 
 async def _of_engine(settings: Settings, wrong: list[Problem], engine: list[Finding]) -> AsyncIterator[Finding]:
@@ -80,6 +84,24 @@ async def _of_engine(settings: Settings, wrong: list[Problem], engine: list[Find
         case _:
             for finding in engine or [await _of_other(settings)]:
                 yield finding
+
+
+async def _of_redis(settings: Settings) -> Finding:
+    """Without it a server starts all the same, unless its keys are there."""
+    if settings.redis_url is None:
+        return Finding("redis", Status.OK, "not configured: limits, pictures and files are this gateway's own")
+    worst = Status.PROBLEM if settings.gateway.api_keys_in_redis else Status.WARNING
+    try:
+        link = RedisLink(settings.redis_url.get_secret_value(), _REDIS_TIMEOUT_S)
+    except ConfigError as error:
+        return Finding("redis", Status.PROBLEM, error.message)
+    try:
+        problem = await link.policy_problem()
+    except TierError as error:
+        return Finding("redis", worst, f"--redis-url: Redis does not answer ({error})")
+    finally:
+        await link.close()
+    return Finding("redis", Status.WARNING if problem else Status.OK, problem or "answers, and evicts no keys")
 
 
 def _area(problem: Problem) -> str:

@@ -122,7 +122,6 @@ CACHE = Group(
         Flag("cache.memory_bytes", ("--cache-memory-bytes",)),
         Flag("cache.dir", ("--cache-dir",)),
         Flag("cache.dir_bytes", ("--cache-dir-bytes",)),
-        Flag("cache.url", ("--cache-url",)),
         Flag("cache.ttl_s", ("--cache-ttl",)),
         Flag("cache.max_bytes_per_tenant", ("--cache-max-bytes-per-tenant",)),
         Flag("cache.file_ttl_s", ("--file-ttl",)),

@@ -63,7 +63,8 @@ class ImagePreprocessor:
     """Works in scripts and from several threads. Leave it with ``close``, or use it as a context manager.
 
     Without an argument ``MAX_IMAGE_SIZE``, ``OUTPUT_FORMAT`` (``base64``, ``bytes``) and ``REDIS_URL`` of the
-    environment count. ``OPSIN_CACHE__SECRET`` lets several share what they keep in Redis.
+    environment count. With the same ``OPSIN_GATEWAY__SERVER_SECRET_FILE`` several share what they
+    keep in Redis.
     """
 
     def __init__(
@@ -169,8 +170,7 @@ def _output(text: str) -> Output:
 
 async def _started(config: MediaConfig, settings: Settings) -> tuple[RenderPool, Caches, CachedRenderer]:
     metrics = Metrics(stages=frozenset(), cache=False, kv=False)
-    url = settings.redis_url or settings.cache.url
-    caches = caches_of(settings.cache, metrics, secret=server_secret(settings), url=url)
+    caches = caches_of(settings.cache, metrics, secret=server_secret(settings), url=settings.redis_url)
     pool = RenderPool(config)
     await pool.start()
     return pool, caches, CachedRenderer(pool, caches.store, ("preprocess",))

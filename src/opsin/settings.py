@@ -183,7 +183,8 @@ class Settings(BaseModel):
     log_format: LogFormat = Field(default=LogFormat.TEXT, description="key=value lines, or one JSON object per line")
     redis_url: SecretStr | None = Field(
         default=None,
-        description="where gateways share keys and limits: redis://…, rediss://…, unix://…; must not evict",
+        description="of the Redis server where gateways share limits, what is kept of pictures, and keys where they "
+        "are asked to: redis://…, rediss://…, unix://…; needs pip install opsin[redis]",
     )
     limits: Limits = NO_LIMITS
     gateway: GatewayConfig = GatewayConfig()
@@ -211,6 +212,13 @@ class Settings(BaseModel):
     inject_out_of_memory: Annotated[dict[Stage, int], BeforeValidator(_pairs)] = Field(
         default_factory=dict[Stage, int], description="fault injection: so many first calls of an engine stage fail"
     )
+
+    @field_validator("redis_url")
+    @classmethod
+    def _of_redis(cls, url: SecretStr | None) -> SecretStr | None:
+        if url is not None and not url.get_secret_value().startswith(("redis://", "rediss://", "unix://")):
+            raise ValueError("should be redis://HOST:PORT/DB, rediss:// or unix://")
+        return url
 
     @field_validator("models")
     @classmethod

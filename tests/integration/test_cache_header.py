@@ -73,7 +73,7 @@ async def test_a_tenant_is_told_of_its_own_and_of_the_tier_that_had_it(reads: st
         "media": {"render_workers": 1},
         "fake": {"input": reads},
         "gateway": {"api_keys_file": str(tmp_path / "keys")},
-        "cache": {"dir": str(tmp_path / "cache"), "secret": "a secret of at least sixteen characters"},
+        "cache": {"dir": str(tmp_path / "cache")},
     }
     async with gateway(**flags) as served:
         key, outcomes = await ask(served, "acme")

@@ -22,7 +22,6 @@ from opsin.testing.scripted_upstream import serve as scripted
 from tests.integration.gateways import Served, gateway
 from tests.redis_server import PROGRAM, RedisServer, redis_server
 
-SECRET = "a secret of at least sixteen characters"
 AS_FORM: Any = {"headers": {"content-type": "multipart/form-data"}}
 PATIENT = {"redis_timeout_s": 20.0}
 
@@ -232,8 +231,7 @@ async def test_two_files_of_one_picture_end_one_by_one() -> None:
 
 async def test_hit_before_and_miss_after_and_nothing_left_anywhere(tmp_path: Path, redis: RedisServer) -> None:
     data = png(6)
-    cache = {"dir": str(tmp_path), "url": redis.url, "secret": SECRET, **PATIENT}
-    async with asked(cache=cache) as (served, client):
+    async with asked(cache={"dir": str(tmp_path), **PATIENT}, redis_url=redis.url) as (served, client):
         file = await client.files.create(file=("p.png", data), purpose="vision")
         part = {"type": "image_url", "image_url": {"file_id": file.id}}
         await ask(client, part)
@@ -281,15 +279,16 @@ def values_of(client: Any, key: bytes) -> Iterator[bytes]:
 
 async def test_what_one_gateway_deletes_while_another_is_cut_off_is_gone_there_when_it_is_back(
     redis: RedisServer,
+    tmp_path: Path,
 ) -> None:
     data, path = png(7), f"/v1/media/{sha256(png(7))}"
-    shared = {"secret": SECRET, **PATIENT}
+    shared: dict[str, Any] = {"cache": PATIENT, "gateway": {"server_secret_file": str(tmp_path / "secret")}}
     with tempfile.TemporaryDirectory(prefix="cable-") as folder:
         cable = Cable(redis.url, Path(folder) / "cable.sock")
         await cable.mend()
         async with (
-            asked(cache={"url": redis.url, **shared}) as (one, client),
-            asked(cache={"url": cable.url, **shared}) as (two, other),
+            asked(redis_url=redis.url, **shared) as (one, client),
+            asked(redis_url=cable.url, **shared) as (two, other),
         ):
             await found_in_memory(one, client, data)
             await found_in_memory(two, other, data)

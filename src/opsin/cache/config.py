@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 from opsin.cache.tombstones import TOMBSTONE_TTL_S
 
@@ -20,12 +20,6 @@ class CacheConfig(BaseModel):
     """Folder for the same on disk, of this process alone; files are readable by its user only."""
     dir_bytes: int = Field(default=2**30, ge=0)
     """Of that folder, uploaded files apart."""
-    url: SecretStr | None = None
-    """redis:// or rediss:// address of a Redis server that gateways share, where it is not --redis-url's; needs
-    pip install opsin[redis]."""
-    secret: SecretStr | None = Field(default=None, min_length=16)
-    """What scopes and stored values are keyed with, the same for all gateways; default: gateway.server_secret_file.
-    Without either one is made at each start, and nothing kept on disk or in Redis outlives the process."""
     max_bytes_per_tenant: int | None = Field(default=None, ge=1)
     """What one tenant may keep in each tier; a full one loses its own oldest. Default: all of memory or folder, and
     256 MiB of Redis."""
@@ -46,10 +40,3 @@ class CacheConfig(BaseModel):
     """Of uploaded files in memory or on disk, all tenants together; one more is refused. 0: no uploads."""
     max_file_bytes_per_tenant: int = Field(default=128 * 2**20, ge=0)
     """Of one tenant's uploaded files."""
-
-    @field_validator("url")
-    @classmethod
-    def _of_redis(cls, url: SecretStr | None) -> SecretStr | None:
-        if url is not None and not url.get_secret_value().startswith(("redis://", "rediss://", "unix://")):
-            raise ValueError("should be redis://HOST:PORT/DB, rediss:// or unix://")
-        return url

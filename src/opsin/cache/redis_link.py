@@ -26,7 +26,7 @@ class RedisLink:
             from redis.asyncio.retry import Retry
             from redis.backoff import NoBackoff
         except ImportError:
-            raise ConfigError("--cache-url needs pip install opsin[redis]") from None
+            raise ConfigError("--redis-url needs pip install opsin[redis]") from None
         try:
             pool = client.BlockingConnectionPool.from_url(  # pyright: ignore[reportUnknownVariableType] untyped kwargs
                 url,
@@ -37,7 +37,7 @@ class RedisLink:
                 protocol=2,  # what the client makes of a stream's entries differs by it
             )
         except ValueError as error:
-            raise ConfigError(f"--cache-url: {error}") from None
+            raise ConfigError(f"--redis-url: {error}") from None
         self._client: Any = client.Redis(connection_pool=cast("Any", pool))
         self._timeout_s = timeout_s
         self._breaker = Breaker()

@@ -16,6 +16,7 @@ from opsin.cli.main import main
 from opsin.testing.scripted_upstream import ScriptedUpstream
 from opsin.testing.scripted_upstream import serve as scripted
 from tests.hubs import refusing_hub, serving_hub
+from tests.redis_server import needs_redis, redis_server
 
 
 @pytest.fixture(autouse=True)
@@ -48,6 +49,25 @@ def test_the_sandbox_is_what_the_kernel_says(capsys: pytest.CaptureFixture[str])
     (finding,) = findings(capsys, "--engine", "fake", status=0)["sandbox"]
     assert "address space up to" in finding["text"]
     assert "no core dumps" in finding["text"]
+
+
+@needs_redis
+def test_redis_is_asked_whether_it_answers_and_what_it_evicts(capsys: pytest.CaptureFixture[str]) -> None:
+    def told(*words: str, status: int = 0) -> tuple[str, str]:
+        (finding,) = findings(capsys, "--engine", "fake", *words, status=status)["redis"]
+        return finding["status"], finding["text"]
+
+    with redis_server("--maxmemory", "100mb", "--maxmemory-policy", "volatile-ttl") as server:
+        url = ("--redis-url", server.url)
+        assert told(*url) == ("ok", "answers, and evicts no keys")
+        with server.client() as client:
+            client.config_set("maxmemory-policy", "allkeys-lru")
+        assert told(*url)[0] == "warning"
+    assert told(*url)[0] == "warning"
+    assert told(*url, "--api-keys-in-redis", status=1) == (
+        "problem",
+        "--redis-url: Redis does not answer (unreachable)",
+    )
 
 
 def test_a_program_that_serve_would_start(capsys: pytest.CaptureFixture[str]) -> None:
