@@ -11,14 +11,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
+from torch import nn
 
 from opsin.engine.api import Picture, SamplingParams
 from opsin.engine.local import attention
 from opsin.engine.local.core import EngineCore
+from opsin.engine.local.decoder_stack import DecoderStack
 from opsin.engine.local.feature_cache import FeatureCache, Features
+from opsin.engine.local.loading import load
 from opsin.engine.local.messages import Failed, PictureData, Submit, Tiles
 from opsin.engine.local.prefix_cache import PrefixCache
 from opsin.engine.local.runner import TransformersRunner
@@ -214,6 +218,11 @@ def test_a_broken_mask_is_noticed(
 
     monkeypatch.setattr(attention, broken, sees_everything)
     assert any(Schedule(runner, pool, seed).run().wrong for seed in range(10))
+
+
+def test_the_layers_that_are_compared_are_our_own(reference: Reference):
+    model = cast("nn.Module", load(config_of(reference.folder)).model)
+    assert any(isinstance(part, DecoderStack) for part in model.modules())
 
 
 def test_the_reference_decides_nearly_all_tokens(pool: list[Asked]):

@@ -21,7 +21,7 @@ Mask = torch.Tensor | dict[str, torch.Tensor] | None
 
 def use_in_text_model(model: Any) -> None:
     """The vision encoder keeps its own attention."""
-    AttentionInterface.register(NAME, _attend)
+    AttentionInterface.register(NAME, attend)
     model.config.get_text_config()._attn_implementation = NAME
 
 
@@ -54,7 +54,7 @@ def _summands(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, -torch.inf)
 
 
-def _attend(
+def attend(
     module: torch.nn.Module,
     query: torch.Tensor,
     key: torch.Tensor,

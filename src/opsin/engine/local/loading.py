@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoModelForImageTextToText
 from transformers.utils import logging as transformers_logging
 
 from opsin.core.errors import ConfigError
-from opsin.engine.local import attention, vision_encoder
+from opsin.engine.local import attention, decoder_stack, vision_encoder
 from opsin.engine.local.config import LocalEngineConfig
 from opsin.engine.local.packed_linear import can_pack, pack
 from opsin.engine.local.vision_encoder import VisionArithmetic
@@ -134,6 +134,7 @@ def _prepare(
             raise ConfigError(f"vision_dtype {config.vision_dtype} is not for a checkpoint that is quantized itself")
         return VisionArithmetic(dtype)
     vision = vision_encoder.prepare(model, config.vision_dtype, device, dtype)
+    logger.info("%d decoder layers stacked", decoder_stack.stack(cast("nn.Module", model)))
     if device.type == "cpu" and dtype is torch.bfloat16 and can_pack():
         logger.info("%d linear layers packed", pack(cast("nn.Module", model)))
     return vision

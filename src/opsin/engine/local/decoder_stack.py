@@ -1,0 +1,149 @@
+"""The decoder layers of text models of Llama's kind as one module: fewer and larger products, and little between them.
+
+Query, key and value are one product and gate and up another, query and key are turned together, and what all layers
+share is made once per forward. What a decode step of SmolVLM-256M's shape takes beside its products fell so from 8.3
+to 5.5 ms for one sequence and from 16.5 to 13 for eight (Xeon, one thread, processor time). The library's model around
+the layers stays: embeddings, positions, final norm and head are its own.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, cast
+
+import torch
+from torch import nn
+from torch.nn import functional
+from transformers import Cache
+
+from opsin.engine.local.attention import Mask, attend
+
+logger = logging.getLogger(__name__)
+
+LIKE_LLAMA = frozenset({"llama", "mistral", "qwen2"})
+"""Text models whose layers differ in nothing but sizes and biases, by ``model_type``."""
+
+
+class DecoderLayer(nn.Module):
+    """One layer of such a model, from the weights of the library's, which is of no use afterwards."""
+
+    def __init__(self, layer: Any, index: int) -> None:
+        super().__init__()
+        attention, mlp = layer.self_attn, layer.mlp
+        self._index = index
+        self._head_size: int = attention.head_dim
+        self._scaling: float = attention.scaling
+        self._num_kv_heads = attention.k_proj.out_features // self._head_size
+        self._num_turned = attention.q_proj.out_features // self._head_size + self._num_kv_heads
+        self.attention_norm, self.mlp_norm = _Norm(layer.input_layernorm), _Norm(layer.post_attention_layernorm)
+        self.qkv = _joined(attention.q_proj, attention.k_proj, attention.v_proj)
+        self.out = attention.o_proj
+        self.gate_up = _joined(mlp.gate_proj, mlp.up_proj)
+        self.down = mlp.down_proj
+        self.activation = mlp.act_fn
+
+    def forward(
+        self, hidden: torch.Tensor, mask: Mask, cache: Cache, cos: torch.Tensor, sin: torch.Tensor
+    ) -> torch.Tensor:
+        """(n, tokens, hidden size) to the same; ``cos`` and ``sin`` as ``_signed`` makes them."""
+        hidden = hidden + self._attended(self.attention_norm(hidden), mask, cache, cos, sin)
+        gate, up = self.gate_up(self.mlp_norm(hidden)).chunk(2, dim=-1)
+        return hidden + self.down(self.activation(gate).mul_(up))
+
+    def _attended(
+        self, rows: torch.Tensor, mask: Mask, cache: Cache, cos: torch.Tensor, sin: torch.Tensor
+    ) -> torch.Tensor:
+        num, tokens, _size = rows.shape
+        heads = self.qkv(rows).view(num, tokens, -1, self._head_size).transpose(1, 2)
+        turned = heads[:, : self._num_turned]
+        turned = torch.addcmul(turned * cos, turned.roll(self._head_size // 2, dims=-1), sin)
+        query, key = turned[:, : -self._num_kv_heads], turned[:, -self._num_kv_heads :]
+        keys, values = cache.update(key, heads[:, self._num_turned :], self._index)
+        attended, _ = attend(self, query, keys, values, cast("torch.Tensor | None", mask), self._scaling)
+        return self.out(attended.reshape(num, tokens, -1))
+
+
+class DecoderStack(nn.Module):
+    """All layers, called as if it were one of them."""
+
+    def __init__(self, layers: nn.ModuleList) -> None:
+        super().__init__()
+        self.layers = layers
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: Mask = None,
+        position_embeddings: tuple[torch.Tensor, torch.Tensor] | None = None,
+        cache: Cache | None = None,
+        **_: Any,
+    ) -> torch.Tensor:
+        """See the library's decoder layer."""
+        assert position_embeddings is not None
+        cos, sin = position_embeddings
+        cos, sin = cos[:, None], _signed(sin)[:, None]
+        for layer in self.layers:
+            hidden_states = layer(hidden_states, attention_mask, cache, cos, sin)
+        return hidden_states
+
+
+class _Norm(nn.Module):
+    """Root mean square. Behind itself with the other sign, a row has the mean 0, so that a layer norm is the same.
+
+    On a CPU that is one kernel where ``rms_norm`` is twelve: with cold caches 41 instead of 62 µs for one row of 576,
+    and 693 instead of 629 µs for 512.
+    """
+
+    def __init__(self, norm: Any) -> None:
+        super().__init__()
+        self._weight: torch.Tensor = norm.weight.detach()
+        self._twice = torch.cat([self._weight, self._weight])
+        self._epsilon: float = norm.variance_epsilon
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        size = self._weight.shape
+        if rows.device.type != "cpu" or rows.shape[1] > 1:
+            return functional.rms_norm(rows, size, self._weight, self._epsilon)
+        both = torch.cat((rows, -rows), dim=-1)
+        return functional.layer_norm(both, self._twice.shape, self._twice, None, self._epsilon)[..., : size[0]]
+
+
+def stack(model: nn.Module) -> int:
+    """Puts a stack in the place of the layers of a model's text model, where it is of the kind; returns how many."""
+    for text in model.modules():
+        if _is_like_llama(text):
+            layers = cast("nn.ModuleList", text.layers)
+            num = len(layers)
+            for index in range(num):  # one after the other: there is never a second copy of all weights
+                layers[index] = DecoderLayer(layers[index], index)
+            text.layers = nn.ModuleList([DecoderStack(layers)])
+            return num
+    return 0
+
+
+def _is_like_llama(module: nn.Module) -> bool:
+    """Of the kind, every layer looking at everything before it, and weights plain."""
+    config, layers = getattr(module, "config", None), getattr(module, "layers", None)
+    if getattr(config, "model_type", None) not in LIKE_LLAMA or not isinstance(layers, nn.ModuleList):
+        return False
+    kinds: set[str] = set(getattr(config, "layer_types", None) or ())
+    looks_at_all = kinds <= {"full_attention"} and getattr(config, "sliding_window", None) is None
+    return looks_at_all and all(type(part) is nn.Linear for part in layers.modules() if isinstance(part, nn.Linear))
+
+
+def _joined(*linears: nn.Linear) -> nn.Linear:
+    """One that gives the outputs of all, side by side."""
+    weight = torch.cat([linear.weight.detach() for linear in linears])
+    declared = [cast("torch.Tensor | None", linear.bias) for linear in linears]  # the library says: never absent
+    biases = [bias.detach() for bias in declared if bias is not None]
+    joined = nn.Linear(weight.shape[1], weight.shape[0], bias=bool(biases), device="meta")
+    joined.weight = nn.Parameter(weight, requires_grad=False)
+    if biases:
+        joined.bias = nn.Parameter(torch.cat(biases), requires_grad=False)
+    return joined
+
+
+def _signed(sin: torch.Tensor) -> torch.Tensor:
+    """For halves that are exchanged without a change of sign: the first half takes it over."""
+    half = sin.shape[-1] // 2
+    return torch.cat([-sin[..., :half], sin[..., half:]], dim=-1)

@@ -1,0 +1,85 @@
+"""The library's own layers say what is right."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, cast
+
+import pytest
+import torch
+from torch import nn
+from transformers import AutoModel, Cache, DynamicCache, Gemma3TextConfig, LlamaConfig, MistralConfig, Qwen2Config
+
+from opsin.engine.local import attention
+from opsin.engine.local.decoder_stack import DecoderStack, stack
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 64, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3, "num_attention_heads": 6,
+    "num_key_value_heads": 2, "head_dim": 8,
+}  # fmt: skip
+KINDS: dict[str, Any] = {
+    "llama": LlamaConfig(**SIZES),
+    "llama with biases": LlamaConfig(**SIZES, attention_bias=True, mlp_bias=True),
+    "llama, positions scaled": LlamaConfig(
+        **SIZES, rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 500.0}
+    ),
+    "mistral": MistralConfig(**SIZES, sliding_window=None),
+    "qwen2": Qwen2Config(**{name: size for name, size in SIZES.items() if name != "head_dim"}),
+}
+OTHERS: dict[str, Any] = {
+    "some layers see a window": Gemma3TextConfig(**SIZES),
+    "all layers see a window": MistralConfig(**SIZES, sliding_window=16),
+}
+
+
+class Special(nn.Linear):
+    """A Linear with a behaviour of its own, as quantized ones have."""
+
+
+def model(config: Any) -> nn.Module:
+    torch.manual_seed(0)
+    text = cast("nn.Module", AutoModel.from_config(config, dtype=torch.float32)).eval()
+    for parameter in text.parameters():
+        nn.init.normal_(parameter, std=0.2)
+    attention.use_in_text_model(text)
+    return text
+
+
+def hidden(text: nn.Module, ids: torch.Tensor, cache: Cache, mask: torch.Tensor | None = None) -> torch.Tensor:
+    start = cache.get_seq_length()
+    positions = torch.arange(start, start + ids.shape[1])[None].expand(len(ids), -1)
+    return text(input_ids=ids, position_ids=positions, attention_mask=mask, cache=cache).last_hidden_state
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@torch.inference_mode()
+def test_a_prompt_and_the_tokens_behind_it_come_out_as_from_the_librarys_layers(kind: str):
+    own = model(KINDS[kind])
+    stacked = copy.deepcopy(own)
+    assert stack(stacked) == SIZES["num_hidden_layers"]
+    caches = DynamicCache(), DynamicCache()
+    for length in (7, 1, 1):
+        ids = torch.randint(0, 64, (2, length), generator=torch.Generator().manual_seed(length))
+        one, other = hidden(own, ids, caches[0]), hidden(stacked, ids, caches[1])
+        assert one.std() > 0.1
+        assert float((one - other).abs().max()) < 1e-4
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_other_kinds_of_layers_stay_the_librarys(kind: str):
+    text = model(OTHERS[kind])
+    assert stack(text) == 0
+    assert not any(isinstance(part, DecoderStack) for part in text.modules())
+
+
+def test_weights_that_are_no_plain_linears_stay_the_librarys():
+    text = cast("Any", model(KINDS["llama"]))
+    text.layers[1].mlp.down_proj = Special(80, 48)
+    assert stack(text) == 0
+
+
+def test_there_is_no_second_copy_of_the_weights():
+    text = model(KINDS["llama"])
+    before = sum(parameter.numel() for parameter in text.parameters())
+    stack(text)
+    assert sum(parameter.numel() for parameter in text.parameters()) <= before
