@@ -12,6 +12,7 @@ from pydantic import SecretStr
 
 from opsin.cache.config import CacheConfig
 from opsin.cache.disk import DiskTier
+from opsin.cache.expiring import Expiring
 from opsin.cache.files import FileShelf
 from opsin.cache.journal import Apply, Journal
 from opsin.cache.keys import Scopes
@@ -43,9 +44,11 @@ class Caches:
     urls: UrlMemory
     link: RedisLink | None
     journal: Journal | None
+    expiring: Expiring
 
     async def start(self, apply: Apply) -> None:
         """Looks at the Redis server, which may also come later, and follows what others delete."""
+        self.expiring.start()
         if self.link is None or self.journal is None:
             return
         self.journal.start(apply)
@@ -58,6 +61,7 @@ class Caches:
 
     async def close(self) -> None:
         """Gives back connections and folders. Safe to call twice."""
+        await self.expiring.close()
         if self.journal is not None:
             await self.journal.close()
         await self.store.close()
@@ -93,6 +97,7 @@ def caches_of(config: CacheConfig, metrics: Metrics, *, secret: bytes | None, ur
         urls=UrlMemory(store, scopes, config.url_ttl_s),
         link=link,
         journal=Journal(link, scopes, key, keep_s) if link is not None else None,
+        expiring=Expiring(store.expire, shelf.expire),
     )
 
 

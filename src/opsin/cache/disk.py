@@ -84,7 +84,7 @@ class DiskTier:
         stored = await self._run(partial(self._seal.sealed, at, value, ttl_s))
         expires_at = self._now() + ttl_s
         async with self._writing:
-            await self._expire()
+            await self._remove_expired()
             if self._tombstones.covers(at.scope, at.record):
                 return False
             path = self._path(at)
@@ -100,10 +100,15 @@ class DiskTier:
 
     async def fields(self, scope: str, record: str) -> dict[str, Value]:
         """See Tier."""
-        names = await self._run(partial(_names, self._values / scope / record))
-        addresses = [Address(scope, record, name) for name in names]
-        values = [(at.field, await self.get(at)) for at in addresses]
-        return {name: value for name, value in values if value is not None}
+        found: dict[str, Value] = {}
+        for name in await self._run(partial(_names, self._values / scope / record)):
+            at = Address(scope, record, name)
+            value = await self.get(at)
+            if value is None:
+                await self.drop(at)
+            else:
+                found[name] = value
+        return found
 
     async def drop(self, at: Address) -> None:
         """See Tier."""
@@ -122,6 +127,11 @@ class DiskTier:
             erased = [await self._remove(scope, one) for one in doomed]
             return PurgeOutcome.ERASED if any(erased) else PurgeOutcome.NONE
 
+    async def expire(self) -> None:
+        """See Tier."""
+        async with self._writing:
+            await self._remove_expired()
+
     async def lift(self, scope: str, record: str) -> None:
         """See Tier. There is none."""
 
@@ -137,7 +147,7 @@ class DiskTier:
         except OSError as error:
             raise TierError(error.strerror or "disk") from error
 
-    async def _expire(self) -> None:
+    async def _remove_expired(self) -> None:
         for scope, record in self._ledger.expired():
             await self._remove(scope, record)
 

@@ -7,6 +7,7 @@ the field of its picture's record.
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
 import time
 from collections.abc import Awaitable
@@ -24,6 +25,7 @@ T = TypeVar("T")
 
 _LIST = "files"
 _ID_BYTES = 16
+_ID = re.compile(rf"file-[0-9a-f]{{{2 * _ID_BYTES}}}")
 
 
 class StoredFile(msgspec.Struct, frozen=True):
@@ -85,9 +87,10 @@ class FileShelf:
 
     async def get(self, scope: str, file_id: str) -> StoredFile:
         """One file. Raises NotFound, also for those of others; Overloaded."""
-        for file in await self.all(scope):
-            if file.id == file_id:
-                return file
+        if _ID.fullmatch(file_id):
+            entry = await _reached(self._tier.get(Address(scope, _LIST, file_id)))
+            if entry is not None:
+                return msgspec.json.decode(entry.head, type=StoredFile)
         raise NotFound("there is no such file", code=Code.FILE_NOT_FOUND)
 
     async def content(self, scope: str, file_id: str) -> bytes:
@@ -118,6 +121,10 @@ class FileShelf:
                 return await self._purged(scope, sha256)
         except (TierError, Overloaded):
             return PurgeOutcome.UNREACHABLE
+
+    async def expire(self) -> None:
+        """Removes files that have ended. Raises TierError."""
+        await self._tier.expire()
 
     async def close(self) -> None:
         """Gives back what the tier holds."""

@@ -53,7 +53,7 @@ class MemoryTier:
 
     async def put(self, at: Address, value: Value, ttl_s: float) -> bool:
         """See Tier. Nothing waits between the look at the tombstones and the entry."""
-        self._expire()
+        self._remove_expired()
         if self._tombstones.covers(at.scope, at.record):
             return False
         old = self._records.get((at.scope, at.record), {}).get(at.field)
@@ -71,8 +71,11 @@ class MemoryTier:
     async def fields(self, scope: str, record: str) -> dict[str, Value]:
         """See Tier."""
         now = self._now()
-        kept = self._records.get((scope, record), {})
-        return {name: one.value for name, one in kept.items() if one.expires_at > now}
+        kept = dict(self._records.get((scope, record), {}))
+        for name in [name for name, one in kept.items() if one.expires_at <= now]:
+            del kept[name]
+            await self.drop(Address(scope, record, name))
+        return {name: one.value for name, one in kept.items()}
 
     async def drop(self, at: Address) -> None:
         """See Tier."""
@@ -89,6 +92,10 @@ class MemoryTier:
         erased = [self._remove(scope, one) for one in doomed]
         return PurgeOutcome.ERASED if any(erased) else PurgeOutcome.NONE
 
+    async def expire(self) -> None:
+        """See Tier."""
+        self._remove_expired()
+
     async def lift(self, scope: str, record: str) -> None:
         """See Tier. There is none."""
 
@@ -96,7 +103,7 @@ class MemoryTier:
         """See Tier."""
         self._records.clear()
 
-    def _expire(self) -> None:
+    def _remove_expired(self) -> None:
         for scope, record in self._ledger.expired():
             self._remove(scope, record)
 

@@ -151,10 +151,12 @@ class RedisTier:
         answer = await self._link.command("HGETALL", self._start(scope) + f"r:{record}")
         found: dict[str, Value] = {}
         for name, stored in pairs_of(answer):
-            field = bytes(name).decode("ascii", "replace")
-            value = self._opened(Address(scope, record, field), stored)
-            if value is not None:
-                found[field] = value
+            at = Address(scope, record, bytes(name).decode("ascii", "replace"))
+            value = self._opened(at, stored)
+            if value is None:
+                await self.drop(at)
+            else:
+                found[at.field] = value
         return found
 
     async def drop(self, at: Address) -> None:
@@ -165,6 +167,9 @@ class RedisTier:
         """See Tier. Leaves a tombstone for all gateways."""
         erased = await self._script(_PURGE, scope, record or "", round(self._tombstones.ttl_s * 1e3))
         return PurgeOutcome.ERASED if erased else PurgeOutcome.NONE
+
+    async def expire(self) -> None:
+        """The server does."""
 
     async def lift(self, scope: str, record: str) -> None:
         """Takes a tombstone away. Raises TierError."""

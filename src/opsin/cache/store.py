@@ -108,6 +108,14 @@ class Store:
             except TierError as error:
                 _log(tier, "lift", error)
 
+    async def expire(self) -> None:
+        """Removes what is too old, in every tier. Raises nothing."""
+        for tier in self._tiers:
+            try:
+                await tier.expire()
+            except TierError as error:
+                _log(tier, "expire", error)
+
     async def written(self) -> None:
         """Waits for what is on its way to the slower tiers."""
         while self._writes:

@@ -65,7 +65,7 @@ class Tier(Protocol):
         ...
 
     async def fields(self, scope: str, record: str) -> dict[str, Value]:
-        """All of a record."""
+        """All of a record; what is too old of it is dropped."""
         ...
 
     async def drop(self, at: Address) -> None:
@@ -74,6 +74,10 @@ class Tier(Protocol):
 
     async def purge(self, scope: str, record: str | None) -> PurgeOutcome:
         """Erases a record, or all of a scope."""
+        ...
+
+    async def expire(self) -> None:
+        """Removes what is too old."""
         ...
 
     async def lift(self, scope: str, record: str) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from opsin.cache.disk import DiskTier
+from opsin.cache.expiring import Expiring
 from opsin.cache.seal import Seal
 from opsin.cache.tier import Address, TierError, Value
 from opsin.cache.tombstones import Tombstones
@@ -99,3 +100,18 @@ async def _whole_records(folder: Path) -> int:
         assert value.data == value.data[:1] * 2**22
     await tier.close()
     return len(records)
+
+
+async def test_what_has_ended_goes_although_nobody_asks_also_what_a_process_left(tmp_path: Path) -> None:
+    first = disk(tmp_path)
+    await first.put(AT, VALUE, 0.05)
+    await first.close()
+    tier = disk(tmp_path)
+    expiring = Expiring(tier.expire, interval_s=0.01)
+    expiring.start()
+    async with asyncio.timeout(30):
+        while [path for path in (tmp_path / "values").rglob("*") if path.is_file()]:  # noqa: ASYNC110 - nobody is told
+            await asyncio.sleep(0.01)
+    assert tier.size_bytes == 0
+    await expiring.close()
+    await tier.close()

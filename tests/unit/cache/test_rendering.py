@@ -77,6 +77,9 @@ class FailingTier:
     async def purge(self, scope: str, record: str | None) -> PurgeOutcome:
         raise TierError("gone")
 
+    async def expire(self) -> None:
+        raise TierError("gone")
+
     async def lift(self, scope: str, record: str) -> None:
         raise TierError("gone")
 

@@ -134,3 +134,13 @@ async def test_nothing_is_found_when_its_time_is_over(tier: Tier) -> None:
     await asyncio.sleep(0.1)
     assert await tier.get(at("a")) is None
     assert await tier.fields("one", "a") == {}
+
+
+async def test_of_a_record_that_goes_on_what_has_ended_is_dropped(tier: Tier) -> None:
+    """A list of files lives as long as its tenant uploads, and none of its entries does."""
+    for number in range(5):
+        assert await tier.put(at("list", f"old{number}"), value(1500), 0.02)
+    await asyncio.sleep(0.03)
+    assert await tier.put(at("list", "new"), value(9), TTL_S)
+    assert await tier.fields("one", "list") == {"new": value(9)}
+    assert await tier.put(at("list", "large"), value(QUOTA - 2000), TTL_S), "their room is free again"
