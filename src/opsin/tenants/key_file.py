@@ -9,6 +9,7 @@ import stat
 import tempfile
 from collections.abc import Generator, Hashable, Sequence
 from contextlib import contextmanager
+from glob import escape
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -63,9 +64,13 @@ class KeyFile:
             raise self._unreadable(error) from None
 
     def _write(self, keys: Sequence[ApiKey]) -> None:
+        """While the folder is locked, so that whatever draft is there is of a command that was killed."""
+        prefix = f".{self._path.name}-"
         try:
+            for draft in self._path.parent.glob(f"{escape(prefix)}*"):
+                draft.unlink()
             with tempfile.NamedTemporaryFile(
-                "w", dir=self._path.parent, prefix=f".{self._path.name}-", encoding="utf-8", delete=False
+                "w", dir=self._path.parent, prefix=prefix, encoding="utf-8", delete=False
             ) as file:
                 os.fchmod(file.fileno(), _OWNER_ONLY)
                 file.writelines(f"{key.line()}\n" for key in keys)

@@ -12,6 +12,7 @@ import re
 import secrets
 import stat
 from contextlib import suppress
+from glob import escape
 from pathlib import Path
 
 from opsin.core.errors import ConfigError
@@ -26,7 +27,7 @@ def read_or_make_secret(path: Path) -> bytes:
         ConfigError: the file cannot be made or read, holds something else, or others may read it.
     """
     try:
-        with suppress(FileExistsError):
+        with suppress(FileExistsError, FileNotFoundError):  # reading tells which folder is missing
             _make(path)
         with path.open(encoding="utf-8") as file:
             mode = os.fstat(file.fileno()).st_mode
@@ -42,8 +43,10 @@ def read_or_make_secret(path: Path) -> bytes:
 
 
 def _make(path: Path) -> None:
-    """Whole or not at all, also where two servers start at once. Raises FileExistsError."""
+    """Whole or not at all, also where two servers start at once. Raises FileExistsError, FileNotFoundError."""
     if path.exists():
+        for draft in path.parent.glob(f".{escape(path.name)}-*"):  # of a server that was killed just then
+            draft.unlink(missing_ok=True)
         raise FileExistsError
     draft = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -54,4 +57,4 @@ def _make(path: Path) -> None:
             os.fsync(file.fileno())
         os.link(draft, path)  # unlike a rename, never over one that is there already
     finally:
-        draft.unlink()
+        draft.unlink(missing_ok=True)

@@ -38,3 +38,12 @@ def test_a_file_that_others_may_read_is_refused(tmp_path: Path) -> None:
         read_or_make_secret(path)
     with pytest.raises(ConfigError, match="No such file"):
         read_or_make_secret(tmp_path / "folder" / "secret")
+
+
+def test_what_a_killed_server_left_half_made_goes_with_the_next_start(tmp_path: Path) -> None:
+    path = tmp_path / "secret"
+    draft = tmp_path / ".secret-0011aabb"
+    draft.write_text("half")
+    made = read_or_make_secret(path)
+    assert read_or_make_secret(path) == made
+    assert list(tmp_path.iterdir()) == [path]

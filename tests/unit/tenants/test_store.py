@@ -92,6 +92,13 @@ async def test_a_file_is_its_owners_alone_and_whole_at_every_moment(tmp_path: Pa
         await store.all()
 
 
+def test_what_a_killed_command_left_goes_with_the_next_one(tmp_path: Path) -> None:
+    (tmp_path / ".keys-abcd1234").write_text("half")
+    (tmp_path / ".keys.secret-abcd1234").write_text("of another program")
+    asyncio.run(KeyFile(tmp_path / "keys").add(new_key("acme")[1]))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".keys.secret-abcd1234", "keys"]
+
+
 async def test_a_file_that_breaks_or_goes_keeps_the_service_and_not_the_start(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
