@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
 _STOP_TIMEOUT_S = 60.0
@@ -77,11 +78,21 @@ class EngineProcess:
             time.sleep(_LOOK_S)
 
     def kill(self) -> None:
-        """SIGKILL to every process of the group, as the kernel does when memory is short."""
+        """SIGKILL to every process of the group, as the kernel does when memory is short.
+
+        To the one that listens first: it must not live to tell its clients that another one died.
+        """
         assert self._process is not None, "kill follows start"
+        self._process.kill()
+        self._process.wait(_STOP_TIMEOUT_S)
         with contextlib.suppress(ProcessLookupError):  # all of them had ended
             os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait(_STOP_TIMEOUT_S)
+
+    def kill_part(self, name: str) -> None:
+        """SIGKILL to that one process under the one that listens."""
+        assert self._process is not None, "kill_part follows start"
+        (part,) = [one for one in psutil.Process(self._process.pid).children(recursive=True) if one.name() == name]
+        part.kill()
 
     def samples(self) -> dict[str, float]:
         """The engine's own metrics by name, summed over their labels."""

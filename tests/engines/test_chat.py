@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 import time
-import urllib.error
-import urllib.request
-from typing import Any
 
 import openai
 import pytest
@@ -16,16 +12,10 @@ from opsin.demo.examples import EXAMPLES
 from opsin.demo.tasks import LANGUAGES, NO_PICTURE, Conversation, held_out, several
 from tests.corpus.pictures import data_url, idat, ihdr, png
 from tests.e2e.asking import about, ask, complete, fresh_rng
-from tests.engines.conftest import Served
-from tests.engines.programs import MAX_MODEL_LEN
+from tests.engines.conftest import A_CIRCLE, A_LONG_ANSWER, SOON_S, Served
 
 ONE_PICTURE = ("shape", "colour", "count", "position", "number", "caption")
 TILES_OF_A_SQUARE, TOKENS_PER_TILE = 5, 16
-A_LONG_ANSWER = MAX_MODEL_LEN - 300
-"""Tokens: more than an engine produces before a test has looked, and what the context leaves."""
-SOON_S = 20.0
-"""Generous, as the engine may run at the lowest priority of a busy machine."""
-A_CIRCLE = about([EXAMPLES["red_circle"]], "What shape is it?")
 
 
 def test_a_text(served: Served) -> None:
@@ -72,7 +62,7 @@ def test_a_stream_of_four_pictures_comes_in_pieces(served: Served) -> None:
 
 def test_a_client_that_leaves_frees_the_engine(served: Served) -> None:
     before = served.counted(served.counters.output_tokens)
-    stream = _long_stream(served)
+    stream = served.long_stream()
     assert served.counted(served.counters.running) == 1
     stream.close()
     left_at = time.monotonic()
@@ -104,26 +94,17 @@ def test_ninety_percent_of_fifty_new_pictures_are_answered_right(served: Served)
 
 
 def test_an_engine_that_is_killed_and_comes_back(served: Served) -> None:
-    stream = _long_stream(served)
+    stream = served.long_stream()
     served.engine.kill()
     with pytest.raises(openai.APIError) as in_band:
         list(stream)
     assert in_band.value.code == "upstream_truncated"
     with pytest.raises(openai.InternalServerError) as refused:
         complete(served.client, A_CIRCLE)
-    assert (refused.value.status_code, refused.value.code) == (503, "upstream_unavailable")
+    assert refused.value.status_code == 503
+    assert refused.value.code in ("upstream_unavailable", "engine_unavailable")  # the second when a look came before it
     served.start_engine()
-    assert _ready(served)
     assert complete(served.client, A_CIRCLE).choices[0].message.content.strip() == "circle"
-
-
-def _long_stream(served: Served) -> Any:
-    """A stream that has begun and would go on for seconds."""
-    options: dict[str, Any] = {"stream": True, "max_tokens": A_LONG_ANSWER, "extra_body": {"ignore_eos": True}}
-    stream = complete(served.client, A_CIRCLE, **options)
-    begun: list[Any] = list(itertools.islice(stream, 5))
-    assert len(begun) == 5
-    return stream
 
 
 def _in_tiles(rng: random.Random, task: str, language: str) -> Conversation:
@@ -131,14 +112,3 @@ def _in_tiles(rng: random.Random, task: str, language: str) -> Conversation:
     while not (conversation := held_out(rng, task, language)).split:
         pass
     return conversation
-
-
-def _ready(served: Served) -> bool:
-    deadline = time.monotonic() + SOON_S
-    while time.monotonic() < deadline:
-        try:
-            with urllib.request.urlopen(f"{served.url}/ready") as response:
-                return response.status == 200
-        except urllib.error.HTTPError:
-            time.sleep(0.5)
-    return False

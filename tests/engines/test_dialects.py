@@ -6,6 +6,7 @@ import re
 import urllib.request
 from typing import Any
 
+import openai
 import pytest
 from openai import OpenAI
 
@@ -14,10 +15,9 @@ from opsin.demo.scenes import draw
 from opsin.testing.server_process import ServerProcess
 from tests.conftest import client_of
 from tests.corpus.pictures import data_url, encoded
-from tests.e2e.asking import about, complete
-from tests.engines.conftest import Served
+from tests.e2e.asking import complete
+from tests.engines.conftest import A_CIRCLE, Served
 
-A_CIRCLE = about([EXAMPLES["red_circle"]], "What shape is it?")
 VISUAL, PLACEHOLDERS = 80, 94
 """Tokens of a square picture of the demo model, without its markers and with them."""
 NO_LOOK = {"OPSIN_UPSTREAM__HEALTH_INTERVAL_S": "3600"}
@@ -72,3 +72,15 @@ def test_llama_cpp_answers_what_it_cannot_read(served: Served) -> None:
     assert answer.choices[0].message.content.strip() == "circle"
     assert [warning["code"] for warning in answer.opsin["warnings"]] == ["image_converted"]
     assert answer.opsin["stage_sources"] == {"prefill": "llama.cpp", "decode": "llama.cpp"}
+
+
+def test_vllm_that_lives_to_see_its_engine_die_says_so_in_the_stream(served: Served) -> None:
+    only(served, "vllm")
+    stream = served.long_stream()
+    served.engine.kill_part("VLLM::EngineCore")
+    with pytest.raises(openai.APIError) as in_band:
+        list(stream)
+    assert in_band.value.code == "upstream_error"
+    served.engine.kill()
+    served.start_engine()
+    shape_of(served.client)

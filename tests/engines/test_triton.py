@@ -124,7 +124,8 @@ def test_a_server_that_is_killed_and_comes_back(ensemble: Asked) -> None:
     assert in_band.value.code == "upstream_truncated"
     with pytest.raises(openai.InternalServerError) as refused:
         ensemble.client.chat.completions.create(model="vlm", messages=about("hello"))
-    assert (refused.value.status_code, refused.value.code) == (503, "upstream_unavailable")
+    assert refused.value.status_code == 503
+    assert refused.value.code in ("upstream_unavailable", "engine_unavailable")  # the second when a look came before it
     ensemble.engine.start(START_TIMEOUT_S)
     assert _ready(ensemble)
     answer = ensemble.client.chat.completions.create(model="vlm", messages=about("hello"))

@@ -321,7 +321,7 @@ def _translated(error: Exception, *, answered: bool) -> OpsinError:
     if type(error).__name__ == "ContextWindowExceededError":
         return ContextLengthExceeded("the provider says that the prompt does not fit its model")
     if answered:
-        return inband_error(WireError(message=message, code=status if status not in (None, 500) else None))
+        return inband_error(WireError(message=message, code=status))
     if status == 408:
         return _timed_out()
     if status is None or type(error).__name__ == "APIConnectionError":

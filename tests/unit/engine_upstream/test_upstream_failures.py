@@ -114,6 +114,8 @@ def test_retry_after(header: str | None, seconds: int | None) -> None:
         (WireError(message="out of memory", code=500), EngineOutOfMemory, "engine_out_of_memory"),
         (WireError(message="oom", type="server_error"), EngineError, "upstream_error"),
         ("something broke", EngineError, "upstream_error"),
+        (WireError(message="EngineCore encountered an issue.", code=500), EngineError, "upstream_error"),
+        (WireError(message="loading", code=503), EngineError, "upstream_error"),
         (WireError(message="bad", type="BadRequestError", code=400), InvalidRequest, "upstream_refused"),
         (WireError(message="bad", type="invalid_request_error", code="bad_stop"), InvalidRequest, "upstream_refused"),
         (WireError(message="x", code="context_length_exceeded"), ContextLengthExceeded, "context_length_exceeded"),

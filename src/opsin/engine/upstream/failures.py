@@ -8,7 +8,8 @@
                        404 405                                 UpstreamMisconfigured upstream_not_found
                        429                                     Overloaded
                        408, 5xx                                EngineError upstream_timeout, upstream_unavailable
-    after the head     {"error": …} in the stream              as its status says, else EngineError upstream_error
+    after the head     {"error": …} in the stream, 4xx         as of the head
+                       {"error": …} with another status or no  EngineError upstream_error
                        cut, or ended without a finish          EngineError upstream_truncated
                        ended without any text                  EngineError upstream_empty
                        not what the protocol says              EngineError upstream_protocol
@@ -124,10 +125,15 @@ def _refused_before_work(status: int, wire: WireError) -> bool:
 
 
 def inband_error(error: WireError | str) -> OpsinError:
-    """An error event after HTTP 200: how engines report a failure once the stream has begun."""
+    """An error event after HTTP 200: how engines report a failure once the stream has begun.
+
+    A program of several processes dies in two ways. vLLM that lives to see its engine's process die says so in the
+    stream (500, then ``[DONE]``), and ends; killed whole, it cuts the stream. The first is ``upstream_error``, never
+    ``upstream_unavailable``, which is for requests that found nobody; the second ``upstream_truncated``.
+    """
     wire = error if isinstance(error, WireError) else WireError(message=error)
     status = _status_of(wire)
-    if status is not None:
+    if status is not None and status < 500:
         return _by_status(status, wire, None)
     return _failure("the upstream failed while answering", wire, Code.UPSTREAM_ERROR)
 
