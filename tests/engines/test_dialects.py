@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 import urllib.request
 from typing import Any
 
@@ -16,10 +17,11 @@ from opsin.testing.server_process import ServerProcess
 from tests.conftest import client_of
 from tests.corpus.pictures import data_url, encoded
 from tests.e2e.asking import complete
-from tests.engines.conftest import A_CIRCLE, Served
+from tests.engines.conftest import A_CIRCLE, SOON_S, Served
 
 VISUAL, PLACEHOLDERS = 80, 94
 """Tokens of a square picture of the demo model, without its markers and with them."""
+STAGES = ("queue", "prefill", "decode")
 NO_LOOK = {"OPSIN_UPSTREAM__HEALTH_INTERVAL_S": "3600"}
 """Opsin does not see that the engine was away, so that it still believes that its pictures are there."""
 
@@ -31,7 +33,7 @@ def only(served: Served, name: str) -> None:
 
 def counted(url: str, name: str) -> float:
     with urllib.request.urlopen(f"{url}/metrics") as response:
-        found = re.search(rf"^{name} (\S+)$", response.read().decode(), re.MULTILINE)
+        found = re.search(rf"^{re.escape(name)} (\S+)$", response.read().decode(), re.MULTILINE)
     return float(found[1]) if found else 0.0
 
 
@@ -72,6 +74,17 @@ def test_llama_cpp_answers_what_it_cannot_read(served: Served) -> None:
     assert answer.choices[0].message.content.strip() == "circle"
     assert [warning["code"] for warning in answer.opsin["warnings"]] == ["image_converted"]
     assert answer.opsin["stage_sources"] == {"prefill": "llama.cpp", "decode": "llama.cpp"}
+
+
+def test_what_vllm_tells_of_its_stages_over_all_requests_is_in_opsins_metrics(served: Served) -> None:
+    only(served, "vllm")
+    stages = [f'opsin_engine_stage_seconds_count{{model="demo",source="vllm",stage="{stage}"}}' for stage in STAGES]
+    before = [counted(served.url, stage) for stage in stages]
+    shape_of(served.client)
+    deadline = time.monotonic() + SOON_S
+    while (now := [counted(served.url, stage) for stage in stages]) == before and time.monotonic() < deadline:
+        time.sleep(0.5)
+    assert all(after > count for after, count in zip(now, before, strict=True))
 
 
 def test_vllm_that_lives_to_see_its_engine_die_says_so_in_the_stream(served: Served) -> None:

@@ -41,6 +41,7 @@ from opsin.engine.api import (
     Picture,
     PurgeOutcome,
     SamplingParams,
+    StageSum,
     StreamEvent,
     Usage,
 )
@@ -476,6 +477,27 @@ async def test_the_scripted_server_as_a_program() -> None:
     finally:
         program.terminate()
         await program.wait()
+
+
+async def test_the_engines_own_stages_and_its_queue_are_read_from_its_metrics() -> None:
+    def page(seconds: float, requests: int, waiting: int) -> bytes:
+        prefill = "vllm:request_prefill_time_seconds"
+        return f"{prefill}_sum {seconds}\n{prefill}_count {requests}\nvllm:num_requests_waiting {waiting}\n".encode()
+
+    upstream = ScriptedUpstream(owned_by="vllm")
+    upstream.metrics = page(9.0, 3, 0)
+    async with running(upstream, health_interval_s=0.05) as (engine, _):
+        upstream.queue(Script(itl_s=30.0))
+        reading = asyncio.create_task(failure(engine, a_request()))
+        await asyncio.wait_for(upstream.arrived.wait(), 5)
+        upstream.metrics = page(9.5, 5, 7)
+        async with asyncio.timeout(5):
+            while (stats := await engine.stats()).waiting == 0:  # noqa: ASYNC110  # looks tell nobody
+                await asyncio.sleep(0.02)
+        assert (stats.running, stats.waiting) == (0, 1)
+        assert stats.stage_sums == (StageSum(source="vllm", stage=Stage.PREFILL, seconds=0.5, requests=2),)
+        await engine.cancel("r1")
+        await reading
 
 
 async def _until_reason(engine: UpstreamEngine, reason: str | None) -> None:

@@ -10,7 +10,7 @@ Engines get bytes or pixels, never URLs. This module knows no engine, no torch, 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Literal, Protocol
 
@@ -204,6 +204,16 @@ class ReplicaStats:
     retries: int  # requests that it refused before any work, and that another replica got
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageSum:
+    """What an engine's own histogram of a stage gained while opsin watched, of all its requests, whoever asked."""
+
+    source: str
+    stage: Stage
+    seconds: float
+    requests: int
+
+
 @dataclass(frozen=True, slots=True)
 class EngineStats:
     """A snapshot for gauges. None: the engine cannot tell."""
@@ -219,6 +229,7 @@ class EngineStats:
     process_memory_bytes: int | None = None
     device_memory_bytes: int | None = None
     replicas: tuple[ReplicaStats, ...] = ()
+    stage_sums: tuple[StageSum, ...] = ()
 
     @staticmethod
     def total(several: Sequence[EngineStats]) -> EngineStats:
@@ -234,12 +245,25 @@ class EngineStats:
             kv_cache_bytes=_sum(one.kv_cache_bytes for one in several),
             process_memory_bytes=_sum(one.process_memory_bytes for one in several),
             device_memory_bytes=_sum(one.device_memory_bytes for one in several),
+            stage_sums=_stage_sums(sum_ for one in several for sum_ in one.stage_sums),
         )
 
 
 def _sum(values: Iterable[int | None]) -> int | None:
     told = [value for value in values if value is not None]
     return sum(told) if told else None
+
+
+def _stage_sums(several: Iterable[StageSum]) -> tuple[StageSum, ...]:
+    by_stage = dict[tuple[str, Stage], StageSum]()
+    for one in several:
+        so_far = by_stage.get((one.source, one.stage))
+        by_stage[one.source, one.stage] = one if so_far is None else _added(so_far, one)
+    return tuple(by_stage.values())
+
+
+def _added(one: StageSum, other: StageSum) -> StageSum:
+    return replace(one, seconds=one.seconds + other.seconds, requests=one.requests + other.requests)
 
 
 def _any(values: Iterable[bool | None]) -> bool | None:

@@ -39,7 +39,6 @@ from opsin.gateway.intake import Intake, Taken
 from opsin.gateway.memory import observe_memory
 from opsin.gateway.rate_headers import rate_headers
 from opsin.gateway.relay import Relay, Silence
-from opsin.gateway.replicas import replica_samples
 from opsin.gateway.request_id import RequestIds
 from opsin.gateway.served import ServedModels
 from opsin.gateway.streaming import (
@@ -50,6 +49,7 @@ from opsin.gateway.streaming import (
     to_events,
     warnings_header,
 )
+from opsin.gateway.told import engine_stage_samples, replica_samples
 from opsin.gateway.uploads import Uploads
 from opsin.protocol.response import encode
 from opsin.telemetry.logs import fields
@@ -311,6 +311,7 @@ class _Http:
         gateway.metrics.cache_is(turned_down=stats.cache_turned_down)
         observe_memory(gateway.metrics, stats)
         gateway.metrics.replicas.samples = replica_samples(by_model)
+        gateway.metrics.engine_stages.samples = engine_stage_samples(by_model)
         return Response(gateway.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def version(self, _: Request) -> Response:

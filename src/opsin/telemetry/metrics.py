@@ -11,6 +11,7 @@ from typing import Literal
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from opsin.core.stages import Stage, Timeline
+from opsin.telemetry.engine_stages import EngineStageCollector
 from opsin.telemetry.replicas import ReplicaCollector
 
 LONG_TAIL = (10.0, 20.0, 60.0)
@@ -90,7 +91,9 @@ class Metrics:
             registry=self.registry,
         )  # fmt: skip
         self.replicas = ReplicaCollector()
-        self.registry.register(self.replicas)
+        self.engine_stages = EngineStageCollector()
+        for collector in (self.replicas, self.engine_stages):
+            self.registry.register(collector)
         self.load_time = Gauge("opsin_model_load_seconds", "Time the model took to load", registry=self.registry)
         self.cache_lookups = Counter(
             "opsin_cache_lookups",

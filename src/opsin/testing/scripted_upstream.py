@@ -124,7 +124,7 @@ class Received:
 class ScriptedUpstream:
     """The state of one scripted server. ``loading`` makes ``/v1/models`` answer 503; ``api_key`` None lets all in.
 
-    ``pictures``: what it keeps of pictures, as vLLM does; None: it reads no names.
+    ``pictures``: what it keeps of pictures, as vLLM does; None: it reads no names. ``metrics`` is its ``/metrics``.
     """
 
     def __init__(
@@ -146,6 +146,7 @@ class ScriptedUpstream:
         self._root = root
         self._owned_by = owned_by
         self.pictures = pictures
+        self.metrics = b""
         self._default = script or Script()
         self._max_model_len = max_model_len
         self.api_key = api_key
@@ -161,6 +162,7 @@ class ScriptedUpstream:
         return Starlette(
             routes=[
                 Route("/v1/models", self._models),
+                Route("/metrics", self._prometheus),
                 Route("/v1/chat/completions", self._chat, methods=["POST"]),
                 Route("/__scripts", self._tell, methods=["GET"]),
                 Route("/__scripts", self._enqueue, methods=["POST"]),
@@ -177,6 +179,9 @@ class ScriptedUpstream:
         known = {name: value for name, value in told.items() if value is not None}
         entries = [{"id": name, "object": "model", **known} for name in (self._model, *MODES, *MIXES)]
         return _json({"object": "list", "data": entries})
+
+    async def _prometheus(self, _: Request) -> Response:
+        return Response(self.metrics, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def _chat(self, request: Request) -> Response:
         if not self._authorized(request):

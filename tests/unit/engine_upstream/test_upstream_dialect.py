@@ -10,7 +10,7 @@ import pytest
 
 from opsin.core.stages import Stage
 from opsin.engine.upstream.dialect import DIALECTS, UpstreamKind, dialect_of
-from opsin.engine.upstream.load import waiting_in
+from opsin.engine.upstream.metrics_page import total
 from opsin.engine.upstream.probe import choose_model
 from opsin.engine.upstream.reply import Reply
 from opsin.engine.upstream.wire import ModelList
@@ -140,4 +140,4 @@ def test_usage_and_stages_as_each_engine_tells_them(
 def test_how_many_requests_wait_is_read_by_the_engines_own_name(kind: UpstreamKind, page: bytes, waiting: int) -> None:
     gauge = DIALECTS[kind].waiting
     assert gauge is not None
-    assert waiting_in(page, gauge) == waiting
+    assert (total(page, gauge) or 0) == waiting

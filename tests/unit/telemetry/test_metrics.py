@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from opsin.core.stages import Stage
+from opsin.telemetry.engine_stages import EngineStageSample
 from opsin.telemetry.metrics import Metrics
 
 SEVEN = (
@@ -48,3 +49,14 @@ def test_the_ratio_is_a_share_and_zero_when_empty() -> None:
     assert "vlm_kv_cache_image_tokens_ratio 0.25" in metrics.render().decode()
     metrics.kv_holds(tokens=0, image_tokens=0)
     assert "vlm_kv_cache_image_tokens_ratio 0.0" in metrics.render().decode()
+
+
+def test_stages_of_remote_engines_are_told_by_source_and_absent_without_any() -> None:
+    metrics = Metrics(stages=frozenset(), cache=False, kv=False)
+    assert "opsin_engine_stage_seconds" not in metrics.render().decode()
+    sample = EngineStageSample(model="m", source="vllm", stage="prefill", seconds=2.5, requests=2)
+    metrics.engine_stages.samples = (sample,)
+    lines = metrics.render().decode().splitlines()
+    labels = '{model="m",source="vllm",stage="prefill"}'
+    assert f"opsin_engine_stage_seconds_sum{labels} 2.5" in lines
+    assert f"opsin_engine_stage_seconds_count{labels} 2.0" in lines

@@ -52,6 +52,7 @@ class Dialect:
         report: the member of an event that holds ``stages``, in milliseconds of one request.
         stages: by which names. A prefill holds the vision encoder, as no engine tells that apart.
         waiting: its gauge of waiting requests on ``/metrics``; None where there is none.
+        histograms: of ``stages`` on ``/metrics``, in seconds, over all its requests.
     """
 
     kind: UpstreamKind
@@ -66,6 +67,7 @@ class Dialect:
     report: str | None = None
     stages: Mapping[Stage, str] = field(default_factory=_none)
     waiting: str | None = None
+    histograms: Mapping[Stage, str] = field(default_factory=_none)
 
 
 _EVERY_FORMAT = frozenset(ImageFormat)
@@ -90,6 +92,11 @@ _ROWS = (
             Stage.DECODE: "generation_time_ms",
         },
         waiting="vllm:num_requests_waiting",
+        histograms={
+            Stage.QUEUE: "vllm:request_queue_time_seconds",
+            Stage.PREFILL: "vllm:request_prefill_time_seconds",
+            Stage.DECODE: "vllm:request_decode_time_seconds",
+        },
     ),
     Dialect(
         kind=UpstreamKind.LLAMA_CPP,
@@ -113,6 +120,7 @@ _ROWS = (
         formats=_BY_PILLOW,
         salt="cache_salt",
         waiting="sglang:num_queue_reqs",
+        histograms={Stage.QUEUE: "sglang:queue_time_seconds"},
     ),
     Dialect(
         kind=UpstreamKind.TENSORRT_LLM,

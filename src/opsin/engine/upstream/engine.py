@@ -21,7 +21,7 @@ from opsin.engine.upstream.call import Call
 from opsin.engine.upstream.config import UpstreamConfig
 from opsin.engine.upstream.dialect import Dialect, UpstreamKind, dialect_of
 from opsin.engine.upstream.known import MAX_NAMES, KnownPictures
-from opsin.engine.upstream.load import fetch_waiting
+from opsin.engine.upstream.metrics_page import StageHistograms, fetch_page, total
 from opsin.engine.upstream.probe import ServedModel, choose_model, fetch_models, wait_for_models
 from opsin.engine.upstream.session import open_session
 from opsin.telemetry.logs import fields
@@ -45,6 +45,7 @@ class UpstreamEngine(RemoteEngine):
         self._leases: dict[str, frozenset[str]] = {}
         self._scopes: set[str] = set()  # one of them, or two: then there are several
         self._waiting = 0
+        self._histograms = StageHistograms(self._dialect.kind, self._dialect.histograms)
 
     async def start(self) -> None:
         """Waits for ``/v1/models``.
@@ -57,6 +58,8 @@ class UpstreamEngine(RemoteEngine):
         self._dialect = dialect_of(self._config.kind, self._model.owned_by)
         _check_exclusive(self._config, self._dialect)
         logger.info("%s", fields(upstream=self._dialect.kind, owned_by=self._model.owned_by))
+        self._histograms = StageHistograms(self._dialect.kind, self._dialect.histograms)
+        await self._read_metrics()
         self._session = open_session(self._config)
         self._watch_every(self._config.health_interval_s)
 
@@ -93,10 +96,10 @@ class UpstreamEngine(RemoteEngine):
         return await super().purge(scope, origin)
 
     async def stats(self) -> EngineStats:
-        """So many of the requests wait as the upstream said at the last look, or none."""
+        """So many of the requests wait as the upstream said at the last look, or none. Its stages are as of then."""
         running = len(self._answers)
         waiting = min(self._waiting, running)
-        return EngineStats(running=running - waiting, waiting=waiting)
+        return EngineStats(running=running - waiting, waiting=waiting, stage_sums=self._histograms.sums())
 
     def _ask(self, request: GenerationRequest) -> ChatAnswer:
         if self._session is None or self._model is None:
@@ -117,9 +120,15 @@ class UpstreamEngine(RemoteEngine):
             self._known.clear()  # whoever comes back may have started anew
             self._waiting = 0
             return error.message
-        gauge = self._dialect.waiting
-        self._waiting = await fetch_waiting(self._config, gauge) if gauge else 0
+        await self._read_metrics()
         return None
+
+    async def _read_metrics(self) -> None:
+        if self._dialect.waiting is None:
+            return
+        page = await fetch_page(self._config)
+        self._waiting = round(total(page, self._dialect.waiting) or 0)
+        self._histograms.take(page)
 
     async def _disconnect(self) -> None:
         session, self._session = self._session, None
