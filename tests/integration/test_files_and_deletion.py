@@ -17,6 +17,8 @@ from PIL import Image
 
 from opsin.core.erasure import PurgeOutcome
 from opsin.media import data_url
+from opsin.tenants.key_file import KeyFile
+from opsin.tenants.keys import Limits, new_key
 from opsin.testing.scripted_upstream import ScriptedUpstream
 from opsin.testing.scripted_upstream import serve as scripted
 from tests.integration.gateways import Served, gateway
@@ -217,6 +219,46 @@ async def test_a_full_tenant_is_refused_and_keeps_what_it_has() -> None:
                 await client.files.create(file=("2.png", png(red)), purpose="vision")
         assert (caught.value.status_code, caught.value.code) == (413, "file_quota_exceeded")
         assert (await client.files.content(first.id)).content == png(4)
+
+
+async def test_a_second_file_of_a_picture_shortens_nothing_and_outlives_nothing() -> None:
+    data, seconds = png(41), 2
+    form: Any = {"file": ("p.png", data), "purpose": (None, "vision"), "expires_after[seconds]": (None, str(seconds))}
+    by_digest = {"type": "image_url", "image_url": {"url": f"sha256:{sha256(data)}"}}
+    async with asked() as (_, client):
+        long = await client.files.create(file=("p.png", data), purpose="vision")
+        await client.post("/files", cast_to=object, files=form, options=AS_FORM)
+        await asyncio.sleep(seconds + 0.2)
+        assert [one.id for one in (await client.files.list()).data] == [long.id]
+        assert (await client.files.content(long.id)).content == data
+        await client.post("/files", cast_to=object, files=form, options=AS_FORM)
+        await client.files.delete(long.id)
+        assert await ask(client, by_digest)
+        await asyncio.sleep(seconds + 0.2)
+        with pytest.raises(openai.NotFoundError):
+            await ask(client, by_digest)
+
+
+async def test_files_count_as_requests_and_leave_a_line_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    key, kept = new_key("acme", limits=Limits(requests_per_minute=3))
+    await KeyFile(tmp_path / "keys").add(kept)
+    async with gateway(gateway={"api_keys_file": str(tmp_path / "keys")}) as served, client_of(served, key) as client:
+        file = await client.files.create(file=("p.png", png(1)), purpose="vision")
+        listed = await client.files.with_raw_response.list()
+        assert listed.headers["x-ratelimit-remaining-requests"] == "1"
+        await client.files.delete(file.id)
+        with pytest.raises(openai.RateLimitError) as caught:
+            await client.files.delete(file.id)
+        assert int(caught.value.response.headers["retry-after"]) >= 1
+        assert caught.value.response.headers["x-ratelimit-remaining-requests"] == "0"
+    for told in ("POST /v1/files", "GET /v1/files", "DELETE /v1/files/{id}"):
+        (line,) = [line for line in caplog.messages if f'route="{told}" status=200' in line]
+        assert f"tenant=acme key={kept.id}" in line
+    assert 'route="DELETE /v1/files/{id}" status=429 code=rate_limit_exceeded' in caplog.text
+    assert file.id not in "".join(line for line in caplog.messages if "route=" in line)
 
 
 async def test_two_files_of_one_picture_end_one_by_one() -> None:

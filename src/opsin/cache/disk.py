@@ -103,7 +103,10 @@ class DiskTier:
         found: dict[str, Value] = {}
         for name in await self._run(partial(_names, self._values / scope / record)):
             at = Address(scope, record, name)
-            value = await self.get(at)
+            try:
+                value = await self.get(at)
+            except TierError:  # garbage, or unreadable: that costs no other one
+                continue
             if value is None:
                 await self.drop(at)
             else:

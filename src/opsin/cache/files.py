@@ -70,7 +70,8 @@ class FileShelf:
         file = StoredFile(file_id, sha256, len(data), filename, now, now + int(ttl_s))
         content, entry = self._content(scope, sha256), Address(scope, _LIST, file_id)
         async with self._changing:
-            kept = await _reached(self._tier.put(content, Value(b"", data), ttl_s))
+            others = [one.expires_at - now for one in await self.all(scope) if one.sha256 == sha256]
+            kept = await _reached(self._tier.put(content, Value(b"", data), max([ttl_s, *others])))
             kept = kept and await _reached(self._tier.put(entry, Value(msgspec.json.encode(file), b""), ttl_s))
         if not kept:
             raise FileQuotaExceeded(
@@ -95,14 +96,13 @@ class FileShelf:
 
     async def content(self, scope: str, file_id: str) -> bytes:
         """What is in it. Raises as ``get``."""
-        return await self.picture(scope, (await self.get(scope, file_id)).sha256)
+        return await self._picture(scope, (await self.get(scope, file_id)).sha256)
 
     async def picture(self, scope: str, sha256: str) -> bytes:
-        """What this tenant has uploaded, by its digest. Raises NotFound, Overloaded."""
-        value = await _reached(self._tier.get(self._content(scope, sha256)))
-        if value is None:
-            raise NotFound("no file that was uploaded has this digest", code=Code.FILE_NOT_FOUND)
-        return value.data
+        """What this tenant has uploaded, by its digest, while there is a file of it. Raises NotFound, Overloaded."""
+        if all(file.sha256 != sha256 for file in await self.all(scope)):
+            raise _no_such_picture()
+        return await self._picture(scope, sha256)
 
     async def remove(self, scope: str, file_id: str) -> Removed:
         """Forgets a file; its picture with the last one. Raises NotFound, Overloaded."""
@@ -138,8 +138,18 @@ class FileShelf:
                 await self._tier.drop(Address(scope, _LIST, file.id))
         return await self._tier.purge(scope, self._scopes.record(scope, sha256))
 
+    async def _picture(self, scope: str, sha256: str) -> bytes:
+        value = await _reached(self._tier.get(self._content(scope, sha256)))
+        if value is None:
+            raise _no_such_picture()
+        return value.data
+
     def _content(self, scope: str, sha256: str) -> Address:
         return Address(scope, self._scopes.record(scope, sha256), Kind.FILE.value)
+
+
+def _no_such_picture() -> NotFound:
+    return NotFound("no file that was uploaded has this digest", code=Code.FILE_NOT_FOUND)
 
 
 async def _reached(call: Awaitable[T]) -> T:

@@ -100,7 +100,9 @@ class Journal:
         if deletion.salt is not None:
             await self._link.command("HSET", _SALTS, deletion.scope, deletion.salt)
         body = msgspec.json.encode(deletion)
-        oldest = f"{round((time.time() - self._keep_s) * 1e3)}-0"
+        # By the clock that made the entries: one that is ahead here would take away what others have not read yet.
+        seconds, _ = await self._link.command("TIME")
+        oldest = f"{round((int(seconds) - self._keep_s) * 1e3)}-0"
         words = ("XADD", _STREAM, "MINID", "~", oldest, "*", "by", self._id, "body", body, "mac", self._mac(body))
         entry = await self._link.command(*words)
         return bytes(entry).decode()

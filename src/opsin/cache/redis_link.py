@@ -14,6 +14,9 @@ T = TypeVar("T")
 
 _MAX_CONNECTIONS = 16
 _EVICTING = "allkeys-"
+_REFUSED, _FULL = "refused", "full"
+_ANSWERS = (_REFUSED, _FULL)
+"""Failures of one command at a server that answers: others go on."""
 
 
 class RedisLink:
@@ -58,7 +61,7 @@ class RedisLink:
             pipeline.execute_command(*words)
         answers = await self._guarded(lambda: pipeline.execute(raise_on_error=False))
         if isinstance(answers[0], Exception):
-            raise TierError("refused") from answers[0]
+            raise TierError(_REFUSED) from answers[0]
         return answers
 
     async def waiting(self, wait_s: float, *words: str | bytes | float) -> Any:
@@ -70,7 +73,7 @@ class RedisLink:
         try:
             answer = await self.command("CONFIG", "GET", "maxmemory*")
         except TierError as error:
-            if str(error) == "refused":  # managed servers keep CONFIG to themselves
+            if str(error) == _REFUSED:  # managed servers keep CONFIG to themselves
                 return None
             raise
         found = {_text(name): _text(value) for name, value in pairs_of(answer)}
@@ -94,8 +97,8 @@ class RedisLink:
             raise TierError("open")
         try:
             answer = await self._timed(call(), self._timeout_s)
-        except TierError:
-            self._breaker.failed()
+        except TierError as error:
+            self._breaker.succeeded() if str(error) in _ANSWERS else self._breaker.failed()
             raise
         except asyncio.CancelledError:
             self._breaker.succeeded()  # nobody knows; a try that nobody waited for keeps nothing closed
@@ -112,9 +115,9 @@ class RedisLink:
         except TimeoutError:
             raise TierError("timeout") from None
         except OutOfMemoryError as error:
-            raise TierError("full") from error
+            raise TierError(_FULL) from error
         except ResponseError as error:
-            raise TierError("refused") from error
+            raise TierError(_REFUSED) from error
         except (RedisError, OSError, ValueError) as error:  # the last is its parser's, of an answer that is none
             raise TierError("unreachable") from error
 

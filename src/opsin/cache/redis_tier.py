@@ -8,8 +8,9 @@ Of each scope, under ``PREFIX:{SCOPE}:``, with one hash slot for all of it:
     total      string  their sum
     dead:RECORD, dead: a tombstone of a record, or of the whole scope
 
-Every change is one script, so it happens whole or not at all, and a tombstone is looked at in the same moment. Accounts
-are our own: what the server evicts or expires is counted until ``use`` says that it cannot be there any more.
+Every change is one script, so it happens whole or not at all, and a tombstone is looked at in the same moment. A
+deletion begins with what takes no memory, after which a server that is full does not refuse the rest of a script.
+Accounts are our own: what the server evicts or expires is counted until ``use`` says that it cannot be there any more.
 """
 
 from __future__ import annotations
@@ -85,13 +86,16 @@ _PURGE = (
     + _FORGET
     + """
 local record = ARGV[1]
-if tonumber(ARGV[2]) > 0 then redis.call('SET', prefix .. 'dead:' .. record, '', 'PX', ARGV[2]) end
 local doomed = {record}
 if record == '' then doomed = redis.call('ZRANGE', prefix .. 'use', 0, -1) end
 local erased = 0
 for _, each in ipairs(doomed) do
   erased = erased + redis.call('EXISTS', prefix .. 'r:' .. each)
   forget(each)
+end
+if tonumber(ARGV[2]) > 0 then
+  redis.call('UNLINK', prefix .. 'r:' .. record)
+  redis.call('SET', prefix .. 'dead:' .. record, '', 'PX', ARGV[2])
 end
 return erased
 """
@@ -152,10 +156,8 @@ class RedisTier:
         found: dict[str, Value] = {}
         for name, stored in pairs_of(answer):
             at = Address(scope, record, bytes(name).decode("ascii", "replace"))
-            value = self._opened(at, stored)
-            if value is None:
-                await self.drop(at)
-            else:
+            value = await self._opened_or_dropped(at, stored)
+            if value is not None:
                 found[at.field] = value
         return found
 
@@ -184,6 +186,16 @@ class RedisTier:
     async def _script(self, script: str, scope: str, *arguments: str | bytes | float) -> int:
         answer = await self._link.command("EVAL", script, 1, self._start(scope), *arguments)
         return cast("int", answer or 0)
+
+    async def _opened_or_dropped(self, at: Address, stored: object) -> Value | None:
+        """One field that is garbage costs no other one."""
+        try:
+            value = self._opened(at, stored)
+        except TierError:
+            return None
+        if value is None:
+            await self.drop(at)
+        return value
 
     def _opened(self, at: Address, stored: object) -> Value | None:
         if stored is None:

@@ -7,7 +7,7 @@ brings it; only uploading it again digs it up. Lives in one event loop.
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 
 TOMBSTONE_TTL_S = 900.0
@@ -16,6 +16,8 @@ TOMBSTONE_TTL_S = 900.0
 _ALL = ""
 _MAX = 100_000
 """About 20 MB; the oldest go first."""
+_MAX_OF_SCOPE = 1000
+"""Then all of the scope is buried, or one tenant's deletions would push out the tombstones of the others."""
 
 
 class Tombstones:
@@ -25,6 +27,7 @@ class Tombstones:
         self._ttl_s = ttl_s
         self._now = now
         self._buried_at: OrderedDict[tuple[str, str], float] = OrderedDict()
+        self._counts: Counter[str] = Counter()  # by scope
 
     @property
     def ttl_s(self) -> float:
@@ -33,14 +36,19 @@ class Tombstones:
 
     def bury(self, scope: str, record: str | None) -> None:
         """A record, or all of a scope."""
-        name = (scope, record or _ALL)
-        self._buried_at[name] = self._now()
-        self._buried_at.move_to_end(name)
         self._expire()
+        if record is None or self._counts[scope] >= _MAX_OF_SCOPE:
+            for name in [name for name in self._buried_at if name[0] == scope]:
+                self._forget(name)
+            record = _ALL
+        name = (scope, record)
+        self._forget(name)
+        self._buried_at[name] = self._now()
+        self._counts[scope] += 1
 
     def lift(self, scope: str, record: str) -> None:
         """The tenant wants it kept again. What is buried with its whole scope stays so."""
-        self._buried_at.pop((scope, record), None)
+        self._forget((scope, record))
 
     def covers(self, scope: str, record: str, began_at: float | None = None) -> bool:
         """Whether it must not be kept; with ``began_at``, by work that began then."""
@@ -51,4 +59,11 @@ class Tombstones:
     def _expire(self) -> None:
         oldest = self._now() - self._ttl_s
         while self._buried_at and (next(iter(self._buried_at.values())) <= oldest or len(self._buried_at) > _MAX):
-            self._buried_at.popitem(last=False)
+            self._forget(next(iter(self._buried_at)))
+
+    def _forget(self, name: tuple[str, str]) -> None:
+        if self._buried_at.pop(name, None) is None:
+            return
+        self._counts[name[0]] -= 1
+        if not self._counts[name[0]]:
+            del self._counts[name[0]]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
@@ -14,17 +16,24 @@ from starlette.routing import Route
 from opsin.cache.files import StoredFile
 from opsin.core.erasure import PurgeOutcome
 from opsin.core.errors import Code, InvalidRequest
+from opsin.gateway.admission import Place
+from opsin.gateway.auth import Caller
 from opsin.gateway.body import BodyLimits, stream_body
 from opsin.gateway.chat import count_outcome
 from opsin.gateway.deadline import Deadline
 from opsin.gateway.erasing import FILES
 from opsin.gateway.errors import as_opsin_error, to_response
+from opsin.gateway.rate_headers import rate_headers
 from opsin.protocol.files import FileDeleted, FileList, FileObject, MediaDeleted
+from opsin.telemetry.logs import fields
 
 if TYPE_CHECKING:
     from opsin.gateway.routes import Gateway
 
-Handler = Callable[[Request], Awaitable[msgspec.Struct | Response]]
+logger = logging.getLogger(__name__)
+
+Handler = Callable[[Request, str], Coroutine[Any, Any, msgspec.Struct | Response]]
+"""With the scope of who asks."""
 
 _CLIENT_GONE = 499
 _DIGEST = re.compile("[0-9a-f]{64}")
@@ -43,47 +52,60 @@ def file_routes(gateway: Gateway) -> list[Route]:
         ("DELETE", "/v1/media/{sha256}", routes.delete_media),
         ("DELETE", "/v1/tenants/{tenant}/media", routes.delete_all),
     ]
-    return [Route(path, routes.answered(handle), methods=[method]) for method, path, handle in handlers]
+    return [
+        Route(path, routes.answered(f"{method} {path}", handle), methods=[method]) for method, path, handle in handlers
+    ]
 
 
 class _FileRoutes:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
 
-    def answered(self, handle: Handler) -> Callable[[Request], Awaitable[Response]]:
-        """One answer, whatever happens."""
+    def answered(self, route: str, handle: Handler) -> Callable[[Request], Awaitable[Response]]:
+        """One answer and one line in the log, whatever happens. Each counts as a request of the tenant."""
 
         async def answer(request: Request) -> Response:
+            asked = _Asked(
+                request, route, Deadline.after(self._gateway.config.request_timeout_s, self._gateway.closing)
+            )
             try:
-                answer = await handle(request)
+                response = await self._answer(asked, handle)
             except ClientDisconnect:
+                asked.log(_CLIENT_GONE)
                 return Response(status_code=_CLIENT_GONE)
             except Exception as caught:  # the border of a route
                 error = as_opsin_error(caught, request.state.id)
                 count_outcome(self._gateway.metrics, error)
-                return to_response(error)
-            count_outcome(self._gateway.metrics, None)
-            if isinstance(answer, Response):
-                return answer
-            return Response(msgspec.json.encode(answer), media_type="application/json")
+                asked.log(error.status, error.code)
+                response = to_response(error)
+            else:
+                count_outcome(self._gateway.metrics, None)
+                asked.log(response.status_code)
+            if asked.place is not None:
+                response.headers.update(rate_headers(asked.place.readings))
+            return response
 
         return answer
 
-    async def add(self, request: Request) -> FileObject:
-        """Like a request with one picture: under the same limits, and in the same places."""
-        gateway, config = self._gateway, self._gateway.config
-        caller = await gateway.auth.caller(request.headers.get("authorization"))
-        scope = gateway.scopes.of(caller.tenant)
-        deadline = Deadline.after(config.request_timeout_s, gateway.closing)
-        with gateway.admission.admit(caller) as place:
-            await place.request()
-            limits = BodyLimits(gateway.uploads.max_body_bytes, config.body_timeout_s, config.min_body_bytes_per_s)
-            form = gateway.uploads.form(request.headers.get("content-type", ""))
-            await deadline.within(stream_body(request, limits, form.take))
-            return _object(await deadline.within(gateway.uploads.add(scope, form.whole())))
+    async def _answer(self, asked: _Asked, handle: Handler) -> Response:
+        gateway = self._gateway
+        asked.caller = caller = await gateway.auth.caller(asked.http.headers.get("authorization"))
+        with gateway.admission.admit(caller) as asked.place:
+            await asked.place.request()
+            answer = await asked.deadline.within(handle(asked.http, gateway.scopes.of(caller.tenant)))
+        if isinstance(answer, Response):
+            return answer
+        return Response(msgspec.json.encode(answer), media_type="application/json")
 
-    async def all(self, request: Request) -> FileList:
-        files = await self._gateway.eraser.files.all(await self._scope(request))
+    async def add(self, request: Request, scope: str) -> FileObject:
+        config, uploads = self._gateway.config, self._gateway.uploads
+        limits = BodyLimits(uploads.max_body_bytes, config.body_timeout_s, config.min_body_bytes_per_s)
+        form = uploads.form(request.headers.get("content-type", ""))
+        await stream_body(request, limits, form.take)
+        return _object(await uploads.add(scope, form.whole()))
+
+    async def all(self, request: Request, scope: str) -> FileList:
+        files = await self._gateway.eraser.files.all(scope)
         if request.query_params.get("order") == "asc":
             files.reverse()
         after = request.query_params.get("after")
@@ -97,39 +119,61 @@ class _FileRoutes:
             last_id=shown[-1].id if shown else None,
         )
 
-    async def get(self, request: Request) -> FileObject:
-        return _object(await self._gateway.eraser.files.get(await self._scope(request), request.path_params["id"]))
+    async def get(self, request: Request, scope: str) -> FileObject:
+        return _object(await self._gateway.eraser.files.get(scope, request.path_params["id"]))
 
-    async def content(self, request: Request) -> Response:
-        data = await self._gateway.eraser.files.content(await self._scope(request), request.path_params["id"])
+    async def content(self, request: Request, scope: str) -> Response:
+        data = await self._gateway.eraser.files.content(scope, request.path_params["id"])
         headers = {"content-disposition": "attachment", "x-content-type-options": "nosniff"}
         return Response(data, headers=headers, media_type="application/octet-stream")
 
-    async def delete(self, request: Request) -> FileDeleted:
+    async def delete(self, request: Request, scope: str) -> FileDeleted:
         """The picture goes with the last file that holds it, and no file that is uploaded meanwhile does."""
-        scope, eraser = await self._scope(request), self._gateway.eraser
+        eraser = self._gateway.eraser
         removed = await eraser.files.remove(scope, request.path_params["id"])
         tiers = dict(await eraser.erase(scope, removed.file.sha256, files=False)) if removed.is_last else {}
         tiers[FILES] = PurgeOutcome.ERASED
         return FileDeleted(removed.file.id, deleted=True, tiers=tiers)
 
-    async def delete_media(self, request: Request) -> MediaDeleted:
-        scope, sha256 = await self._scope(request), str(request.path_params["sha256"])
+    async def delete_media(self, request: Request, scope: str) -> MediaDeleted:
+        sha256 = str(request.path_params["sha256"])
         if not _DIGEST.fullmatch(sha256):
             raise InvalidRequest("a digest is 64 lower-case hex digits", code=Code.INVALID_DIGEST, param="sha256")
         tiers = await self._gateway.eraser.erase(scope, sha256)
         return MediaDeleted(_is_gone(tiers), tiers, sha256=sha256)
 
-    async def delete_all(self, request: Request) -> MediaDeleted:
+    async def delete_all(self, request: Request, _: str) -> MediaDeleted:
         await self._gateway.auth.admin(request.headers.get("authorization"))
         tenant = str(request.path_params["tenant"])
         tiers = await self._gateway.eraser.erase(self._gateway.scopes.of(tenant), None)
         return MediaDeleted(_is_gone(tiers), tiers, tenant=tenant)
 
-    async def _scope(self, request: Request) -> str:
-        """Raises Unauthorized."""
-        caller = await self._gateway.auth.caller(request.headers.get("authorization"))
-        return self._gateway.scopes.of(caller.tenant)
+
+@dataclass(slots=True)
+class _Asked:
+    """One request, and what becomes known of it."""
+
+    http: Request
+    route: str
+    deadline: Deadline
+    caller: Caller | None = None
+    place: Place | None = None
+
+    def log(self, status: int, code: str | None = None) -> None:
+        """Without the file's id or digest, which are the tenant's."""
+        logger.info(
+            "%s",
+            fields(
+                request_id=self.http.state.id,
+                clients_id=self.http.state.clients_id,
+                tenant=self.caller.tenant if self.caller and self.caller.key_id else None,
+                key=self.caller.key_id if self.caller else None,
+                route=self.route,
+                status=status,
+                code=code,
+                ms=round(self.deadline.elapsed_s * 1e3, 1),
+            ),
+        )
 
 
 def _object(file: StoredFile) -> FileObject:

@@ -16,6 +16,7 @@ from opsin.cache.redis_tier import RedisTier
 from opsin.cache.seal import Seal
 from opsin.cache.tier import Address, TierError, Value
 from opsin.cache.tombstones import Tombstones
+from opsin.core.erasure import PurgeOutcome
 from tests.redis_server import RedisServer, needs_redis, redis_server
 
 pytestmark = needs_redis
@@ -107,6 +108,33 @@ async def test_a_full_server_is_no_entry(server: RedisServer, link: RedisLink) -
     with pytest.raises(TierError, match="full"):
         await tier.put(AT, Value(b"", bytes(5000)), 60)
     assert await tier.get(AT) is None
+
+
+async def test_a_full_server_deletes_all_the_same_and_is_still_asked(server: RedisServer, link: RedisLink) -> None:
+    tier = tier_of(link)
+    await tier.put(AT, VALUE, 60)
+    with server.client() as client:
+        client.config_set("maxmemory", "100kb")
+        client.config_set("maxmemory-policy", "noeviction")
+    for _ in range(4):
+        with pytest.raises(TierError, match="full"):
+            await tier.put(Address("scope", "another", "field"), VALUE, 60)
+    assert await tier.get(AT) == VALUE, "what it cannot take says nothing of what it has"
+    assert await tier.purge("scope", "record") is PurgeOutcome.ERASED
+    assert await tier.get(AT) is None
+    assert await tier.purge("scope", "unknown") is PurgeOutcome.NONE
+    with server.client() as client:
+        client.config_set("maxmemory", "100mb")
+    assert not await tier.put(AT, VALUE, 60), "the tombstone is there too"
+    assert not await tier.put(Address("scope", "unknown", "field"), VALUE, 60)
+
+
+async def test_a_field_of_garbage_costs_no_other_one(server: RedisServer, link: RedisLink) -> None:
+    tier = tier_of(link)
+    await tier.put(AT, VALUE, 60)
+    with server.client() as client:
+        client.hset("t:{scope}:r:record", "strange", "garbage")
+    assert await tier.fields("scope", "record") == {"field": VALUE}
 
 
 async def test_the_servers_eviction_policy_is_looked_at(server: RedisServer, link: RedisLink) -> None:

@@ -22,6 +22,16 @@ def test_a_tombstone_stands_for_its_time_and_for_its_own() -> None:
     assert tombstones.covers("whole", "a"), "buried again"
 
 
+def test_one_tenants_deletions_push_nobody_elses_out() -> None:
+    tombstones = Tombstones(10, now=lambda: 0.0)
+    tombstones.bury("victim", "a")
+    for number in range(200_000):
+        tombstones.bury("greedy", str(number))
+    assert tombstones.covers("victim", "a")
+    assert tombstones.covers("greedy", "0")
+    assert not tombstones.covers("other", "0")
+
+
 def test_work_that_began_later_is_not_meant() -> None:
     now = 5.0
     tombstones = Tombstones(10, now=lambda: now)
