@@ -27,12 +27,12 @@ class KeyFile:
         self._path = path
 
     async def version(self) -> Hashable:
-        """Of a file that nobody writes but by replacing it: its inode too, because clocks are coarse."""
+        """Nobody writes the file but by replacing it: its inode too, as clocks are coarse, and who may read it."""
         try:
             found = self._path.stat()
         except OSError as error:
             raise self._unreadable(error) from None
-        return found.st_mtime_ns, found.st_size, found.st_ino
+        return found.st_mtime_ns, found.st_size, found.st_ino, found.st_mode
 
     async def all(self) -> Sequence[ApiKey]:
         """See KeyStore."""

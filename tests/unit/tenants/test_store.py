@@ -121,6 +121,19 @@ async def test_a_file_that_breaks_or_goes_keeps_the_service_and_not_the_start(
     assert await ring.find(key) == kept
 
 
+async def test_a_running_server_says_when_others_may_read_the_keys(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "keys"
+    key, kept = new_key("acme")
+    await KeyFile(path).add(kept)
+    ring = ring_of(KeyFile(path))
+    await ring.load()
+    path.chmod(0o644)
+    assert await ring.find(key) == kept
+    assert "others may read or write it" in caplog.text
+
+
 @needs_redis
 async def test_redis_that_goes_keeps_the_service() -> None:
     with redis_server() as server:
