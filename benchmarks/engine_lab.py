@@ -30,7 +30,7 @@ VLLM_COMPACT = {"mm_processor_kwargs": {"do_image_splitting": False, "size": {"l
 VLLM_SETTINGS = {"VLLM_CPU_KVCACHE_SPACE": "2", "VLLM_CPU_NUM_OF_RESERVED_CPU": "0", "HF_HUB_OFFLINE": "1"}
 VLLM_COMMAND = (
     "{program} serve {{model}} --port {{port}} --dtype bfloat16 --max-model-len 4096 --max-num-seqs 16 "
-    """--limit-mm-per-prompt '{{"image": 4, "video": 0}}' --enable-prompt-tokens-details"""
+    """--limit-mm-per-prompt '{{"image": 4, "video": 0}}' --enable-prompt-tokens-details --trust-request-mm-kwargs"""
 )
 TRANSFORMERS_COMMAND = "{program} serve {{model}} --port {{port}} --dtype bfloat16 --device cpu"
 QUESTION = "What is shown here, and what is beside it?"

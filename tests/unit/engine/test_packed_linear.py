@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 from opsin.engine.local import packed_linear
 from opsin.engine.local.packed_linear import PackedLinear, can_pack, pack
@@ -50,3 +51,11 @@ def test_where_the_operators_are_missing_a_model_stays_as_it_is(
         Special,
     ]
     assert "stay unpacked" in caplog.text
+
+
+@torch.inference_mode()
+def test_the_gelu_of_a_bfloat16_product_is_right_to_its_rounding():
+    torch.manual_seed(0)
+    linear, rows = nn.Linear(48, 32).bfloat16(), 4 * torch.randn(200, 48).bfloat16()
+    wanted = functional.gelu(linear(rows).float(), approximate="tanh")
+    assert torch.allclose(PackedLinear(linear, "tanh")(rows).float(), wanted, rtol=0.01, atol=1e-3)

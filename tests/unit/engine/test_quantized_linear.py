@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
-from opsin.engine.local.quantized_linear import QuantizedLinear, can_quantize, quantize
+from opsin.engine.local.quantized_linear import QuantizedLinear, RoundedInput, can_quantize, quantize
 
 pytestmark = pytest.mark.skipif(not can_quantize(), reason="this CPU or this build of torch has no fast int8")
 
@@ -64,3 +64,22 @@ def test_every_plain_linear_is_replaced():
     model = nn.Sequential(nn.Linear(8, 8), nn.Sequential(nn.Linear(8, 8)), nn.LayerNorm(8))
     assert quantize(model) == 2
     assert not any(isinstance(module, nn.Linear) for module in model.modules())
+
+
+@torch.inference_mode()
+def test_layers_that_share_an_input_round_it_once_and_no_other():
+    torch.manual_seed(0)
+    model = nn.ModuleList([nn.Linear(48, 32), nn.Linear(48, 16), nn.Linear(48, 8)])
+    first, second = torch.randn(5, 48), 10 * torch.randn(5, 48)
+    wanted = [linear(rows) for rows in (first, second) for linear in model]
+    assert quantize(model) == 3
+    got = [linear(rows) for rows in (first, second) for linear in model]
+    assert all(torch.allclose(one, other, rtol=0.05, atol=0.5) for one, other in zip(got, wanted, strict=True))
+
+
+@torch.inference_mode()
+def test_an_input_is_rounded_to_the_nearest_level():
+    rows = torch.linspace(-1.0, 1.0, 255)[None]
+    levels, scale, zero = RoundedInput().levels(rows, 255)
+    assert levels.flatten().tolist() == list(range(255))
+    assert (scale, zero) == (pytest.approx(2 / 254), 127)

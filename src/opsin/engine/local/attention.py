@@ -41,7 +41,8 @@ def chunk_mask(start: int, stop: int, device: torch.device) -> torch.Tensor | No
 def additive(mask: Mask, dtype: torch.dtype) -> Mask:
     """The same as summands, 0 and -inf, which the kernel would make of a bool one in every layer anew.
 
-    Measured on a Xeon, one thread, 8 sequences of 300 positions: 210 instead of 285 µs per layer.
+    Measured on a Xeon, one thread: for a token of 8 sequences of 300 positions 210 instead of 285 µs per layer, for 512
+    tokens behind 512 others 6.2 instead of 7.8 ms.
     """
     if mask is None:
         return None

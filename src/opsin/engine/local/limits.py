@@ -15,13 +15,16 @@ KV_SHARE = 0.5
 def limits_for(config: LocalEngineConfig, loaded: LoadedModel) -> Limits:
     """On a CPU neither a larger prefill nor several tiles at once are faster, and both would stall streams.
 
+    Measured on a Xeon with AMX, SmolVLM-256M's shape, one thread, processor time: 1,100 positions take 1.21 s by 512,
+    of which one is 0.57 s, 1.17 s by 256, of which one is 0.29 s, and 1.42 s by 128. One tile takes 0.50 s.
+
     Raises:
         ConfigError: ``kv_cache_memory_bytes`` does not hold one sequence of ``max_model_len``.
     """
     on_cpu = loaded.device == "cpu"
     return Limits(
         max_num_seqs=config.max_num_seqs,
-        max_num_batched_tokens=config.max_num_batched_tokens or (512 if on_cpu else 4096),
+        max_num_batched_tokens=config.max_num_batched_tokens or (256 if on_cpu else 4096),
         max_num_encoder_tokens=config.max_num_encoder_tokens or (1 if on_cpu else 4096),
         kv_capacity_tokens=_kv_capacity_tokens(config, loaded),
     )

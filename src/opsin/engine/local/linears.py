@@ -48,3 +48,13 @@ def _formula(activation: nn.Module) -> Gelu | None:
             if torch.allclose(functional.gelu(points, approximate=gelu), values):
                 return gelu
     return None
+
+
+def coarse(gelu: Gelu | None) -> Gelu | None:
+    """The exact GELU in place of either, for arithmetic that does not tell them apart.
+
+    oneDNN has it in half of the time: 1024 x 768 x 3072 on a Xeon with AMX, one thread, takes 8.8 ms with the
+    hyperbolic tangent, 6.8 with the exact one and 4.9 without any. The cosine of SigLIP-B's features to float32's is
+    0.99995 either way in bfloat16 and 0.99949 in int8.
+    """
+    return None if gelu is None else "none"

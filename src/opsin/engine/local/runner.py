@@ -185,7 +185,9 @@ class TransformersRunner:
         output = self._model(
             input_ids=self._tensor(sequence.ids(chunk.start, chunk.stop))[None],
             position_ids=self._seam.position_ids(state.positions.of(chunk.start, chunk.stop)[:, None]),
-            attention_mask=self._seam.chunk_mask(self._model, sequence, chunk.start, chunk.stop, self._device),
+            attention_mask=additive(
+                self._seam.chunk_mask(self._model, sequence, chunk.start, chunk.stop, self._device), self._dtype
+            ),
             cache=ChunkView(self._slots, self._slots.row(sequence.id), chunk.start),
             mm_encoder_outputs=self._encoder_outputs(sequence.features_between(chunk.start, chunk.stop)),
             logits_to_keep=1,
