@@ -154,6 +154,14 @@ async def test_a_crash_costs_the_requests_in_flight_and_nothing_else() -> None:
         assert programs() != [program]
 
 
+async def test_one_that_says_itself_that_it_died_is_a_crash() -> None:
+    """As vLLM does whose engine's process was killed: an error in the stream, and its end two seconds later."""
+    async with running("--scripted-dying") as engine:
+        with pytest.raises(EngineError) as caught:
+            await ask(engine)
+        assert caught.value.code == "engine_died"
+
+
 async def in_flight(engine: ManagedEngine) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while (await engine.stats()).running == 0:  # noqa: ASYNC110 - nobody is told

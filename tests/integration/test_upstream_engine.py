@@ -9,7 +9,7 @@ import json
 import socket
 import sys
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -426,6 +426,34 @@ async def test_a_key_that_is_withdrawn() -> None:
         await _until_reason(engine, None)
 
 
+async def test_a_stream_that_a_vanished_upstream_left_open_ends() -> None:
+    """vLLM closes its port on SIGTERM and leaves streams open, silent for good."""
+    async with open_without_listener() as (url, leave):
+        engine = UpstreamEngine(UpstreamConfig(url=url, health_interval_s=0.1))
+        await engine.start()
+        async with aclosing(engine.submit(a_request())) as events:
+            assert await anext(events) == Delta("A", 1)
+            leave()
+            with pytest.raises(EngineError) as caught:
+                await asyncio.wait_for(anext(events), 5)
+        assert (caught.value.code, caught.value.message) == (
+            "upstream_truncated",
+            "the upstream is gone and has left its stream open",
+        )
+        await engine.close()
+
+
+async def test_a_silent_stream_of_an_upstream_that_listens_goes_on() -> None:
+    async with open_without_listener() as (url, _):
+        engine = UpstreamEngine(UpstreamConfig(url=url, health_interval_s=0.05))
+        await engine.start()
+        async with aclosing(engine.submit(a_request())) as events:
+            await anext(events)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(anext(events), 0.5)
+        await engine.close()
+
+
 async def test_an_upstream_that_goes_away() -> None:
     async with serve(ScriptedUpstream()) as url:
         engine = UpstreamEngine(UpstreamConfig(url=url))
@@ -646,3 +674,27 @@ async def test_what_the_engine_reports_is_told_with_what_is_left_of_its_time() -
         upstream.queue(Script(beside_usage={"metrics": {**metrics, "generation_time_ms": 1e6}}))
         end = end_of((await answer(engine, a_request()))[1])
         assert end.stages_s == {}  # longer than the whole answer took
+
+
+@asynccontextmanager
+async def open_without_listener() -> AsyncGenerator[tuple[str, Callable[[], None]], None]:
+    """Says one word on each stream and no more; the second value closes its port, and no connection."""
+    models = b'{"data":[{"id":"m"}]}'
+    word = b'data: {"choices":[{"delta":{"content":"A"}}]}\n\n'
+    writers: list[asyncio.StreamWriter] = []
+
+    async def converse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        if (await reader.readline()).startswith(b"GET"):
+            writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(models) + models)
+            writer.close()
+        else:
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + word)
+
+    server = await asyncio.start_server(converse, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", server.close
+    finally:
+        server.close()
+        for writer in writers:
+            writer.close()

@@ -118,7 +118,7 @@ def check_key(config: ApiConfig) -> None:
         raise ConfigError("engine api needs the provider's key: OPSIN_API__KEY, or key under [api] in opsin.toml")
 
 
-class ApiEngine(RemoteEngine):
+class ApiEngine(RemoteEngine["_Call"]):
     """Implements :class:`opsin.engine.api.Engine`. Nothing is asked before the first request, as asking costs money."""
 
     def __init__(self, model: str, config: ApiConfig) -> None:

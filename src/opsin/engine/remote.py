@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from opsin.core.errors import Code, EngineError
 from opsin.engine.api import (
@@ -54,11 +54,14 @@ class Answer(Protocol):
         ...
 
 
-class RemoteEngine(ABC):
+AnswerT = TypeVar("AnswerT", bound=Answer)
+
+
+class RemoteEngine(ABC, Generic[AnswerT]):
     """Implements :class:`opsin.engine.api.Engine` but for ``start`` and ``capabilities``."""
 
     def __init__(self) -> None:
-        self._answers: dict[str, Answer] = {}
+        self._answers: dict[str, AnswerT] = {}
         self._unready: str | None = "the engine is not started"
         self._watch: asyncio.Task[None] | None = None
 
@@ -71,7 +74,7 @@ class RemoteEngine(ABC):
         """See Engine."""
 
     @abstractmethod
-    def _ask(self, request: GenerationRequest) -> Answer:
+    def _ask(self, request: GenerationRequest) -> AnswerT:
         """Sends nothing yet. Raises EngineError when not started or closed, InvalidRequest for what cannot be asked."""
 
     @abstractmethod
@@ -101,7 +104,7 @@ class RemoteEngine(ABC):
         """What a remote engine caches it does not tell: every key is missing."""
         return Reservation(leased=frozenset(), missing=frozenset(keys))
 
-    async def release(self, request_id: str) -> None:  # noqa: B027  # what most need
+    async def release(self, request_id: str) -> None:
         """Nothing was leased."""
 
     async def submit(self, request: GenerationRequest) -> AsyncGenerator[StreamEvent, None]:

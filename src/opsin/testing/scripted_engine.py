@@ -18,10 +18,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from opsin.testing.script import MODES, Failure, Script
+from opsin.testing.script import MODES, End, Failure, Script
 from opsin.testing.scripted_upstream import ScriptedUpstream, serve
 
 _KEYS = ("VLLM_API_KEY", "LLAMA_API_KEY")
+_DYING_S = 1.5
+_DIED = Failure(message="EngineCore encountered an issue.", type="InternalServerError", code=500)
 _NO_PICTURES = Failure(message="it is no multimodal model", type="BadRequestError", code=400)
 
 
@@ -57,6 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--scripted-stubborn", action="store_true", help="ignore SIGTERM")
     parser.add_argument("--scripted-blind", action="store_true", help="refuse the second request, the picture")
     parser.add_argument("--scripted-hang", action="store_true", help="never finish the third request")
+    parser.add_argument("--scripted-dying", action="store_true", help="say in the third answer that it died, then end")
     parser.add_argument("--scripted-exit", type=int, default=None, help="end at once with this status")
     parser.add_argument(
         "--scripted-runs", type=Path, default=None, help="file that counts starts: the first one goes well after all"
@@ -80,11 +83,22 @@ async def _serve(args: argparse.Namespace) -> None:
         upstream.queue(Script(), Script(status=400, failure=_NO_PICTURES))
     if args.scripted_hang:
         upstream.queue(Script(), Script(), MODES["hang"])
+    if args.scripted_dying:
+        upstream.queue(Script(), Script(), Script(end=End.ERROR, end_after_chunks=1, failure=_DIED))
     stop = asyncio.Event()
     if not args.scripted_stubborn:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     async with serve(upstream, port=args.port):
-        await stop.wait()
+        if args.scripted_dying:
+            await _until_third(upstream)
+            await asyncio.sleep(_DYING_S)
+        else:
+            await stop.wait()
+
+
+async def _until_third(upstream: ScriptedUpstream) -> None:
+    while len(upstream.received) < 3:  # noqa: ASYNC110 - one event tells of any request
+        await asyncio.sleep(0.02)
 
 
 if __name__ == "__main__":

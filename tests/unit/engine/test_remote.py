@@ -59,7 +59,7 @@ class ScriptedAnswer:
         self.closed += 1
 
 
-class ScriptedEngine(RemoteEngine):
+class ScriptedEngine(RemoteEngine[ScriptedAnswer]):
     """Gives the one answer; ``looked`` is what the next look finds."""
 
     def __init__(self, answer: ScriptedAnswer, looked: str | None = None, watched: bool = True) -> None:
@@ -199,7 +199,7 @@ def test_stages_longer_than_the_whole_are_not_believed(took_s: float, told: floa
     assert end.remote == Remote(source="vllm", rest_s=rest_s, num_by_name=2)
 
 
-async def _until_reason(engine: RemoteEngine, reason: str | None) -> None:
+async def _until_reason(engine: ScriptedEngine, reason: str | None) -> None:
     async with asyncio.timeout(5):
         while engine.unready_reason() != reason:  # noqa: ASYNC110  # looks tell nobody
             await asyncio.sleep(0.01)

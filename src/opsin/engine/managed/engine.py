@@ -35,8 +35,16 @@ from opsin.engine.upstream.engine import UpstreamEngine
 
 logger = logging.getLogger(__name__)
 
-_SEEN_TO_END_S = 1.0
-"""A connection breaks before its process is seen to end."""
+_SEEN_TO_END_S = {
+    Code.UPSTREAM_TRUNCATED: 5.0,
+    Code.UPSTREAM_UNAVAILABLE: 5.0,
+    Code.UPSTREAM_ERROR: 5.0,
+    Code.REQUEST_CANCELLED: 0.0,  # by its life, which ends after its process
+}
+"""How a request sees the end of the program, and how soon after that it is seen to end, with all that it had started.
+
+vLLM on a busy machine: 1.5 s after its connections broke, 2 s after it said that its engine's process died.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +121,7 @@ class ManagedEngine:
         except EngineError as error:
             if self._closed:
                 raise EngineError("the server is shutting down", code=Code.ENGINE_CLOSED) from None
-            if _broke(error) and await life.process.ended_within(_SEEN_TO_END_S):
+            if error.code in _SEEN_TO_END_S and await life.process.ended_within(_SEEN_TO_END_S[error.code]):
                 raise EngineError(f"{self._name} ended while it ran this request", code=Code.ENGINE_DIED) from None
             raise
 
@@ -218,11 +226,6 @@ async def _unless_ended(process: EngineProcess, work: Coroutine[Any, Any, None],
         working.cancel()
         ending.cancel()
         await asyncio.wait((working, ending))
-
-
-def _broke(error: EngineError) -> bool:
-    """Whether this is how a request sees the end of the program."""
-    return error.code in (Code.UPSTREAM_TRUNCATED, Code.UPSTREAM_UNAVAILABLE, Code.REQUEST_CANCELLED)
 
 
 def _upstream(launch: Launch, options: ManagedOptions) -> UpstreamConfig:

@@ -43,7 +43,7 @@ def connect(config: UpstreamConfig) -> Service:
     return GrpcService(config)
 
 
-class TritonEngine(RemoteEngine):
+class TritonEngine(RemoteEngine["InferAnswer"]):
     """Implements :class:`opsin.engine.api.Engine`. ``prompt`` writes prompts, where the model's template is known."""
 
     def __init__(

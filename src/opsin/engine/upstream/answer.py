@@ -10,7 +10,7 @@ from opsin.engine.api import Delta, Finished, GenerationRequest
 from opsin.engine.remote import with_rest
 from opsin.engine.upstream.body import Addressee, encode_body
 from opsin.engine.upstream.call import Call
-from opsin.engine.upstream.failures import PictureGone, protocol_error
+from opsin.engine.upstream.failures import PictureGone, cancelled, gone, protocol_error
 from opsin.engine.upstream.known import KnownPictures
 from opsin.engine.upstream.reply import Reply
 
@@ -60,7 +60,12 @@ class ChatAnswer:
 
     def cancel(self) -> None:
         """See Answer."""
-        self._call.cancel()
+        self._call.stop(cancelled())
+
+    def give_up_if_silent(self, since: float) -> None:
+        """Ends a stream that had begun, and of which nothing came after that ``time.monotonic()``."""
+        if self._call.heard_at is not None and self._call.heard_at < since:
+            self._call.stop(gone())
 
     async def close(self) -> None:
         """See Answer."""

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import io
+import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 import aiohttp
 
-from opsin.core.errors import OpsinError
-from opsin.engine.upstream.failures import cancelled, http_error, protocol_error, transport_error
+from opsin.core.errors import EngineError, OpsinError
+from opsin.engine.upstream.failures import http_error, protocol_error, transport_error
 
 MAX_ERROR_BODY_BYTES = 64 * 2**10
 _ERROR_BODY_TIMEOUT_S = 5.0
@@ -29,18 +30,19 @@ class Call:
         self._url = url
         self._response: aiohttp.ClientResponse | None = None
         self._wait: asyncio.Timeout | None = None
-        self._cancelled = False
+        self._stopped: EngineError | None = None
+        self.heard_at: float | None = None  # time.monotonic() of the last bytes of the stream
 
     @property
     def answered(self) -> bool:
         """Whether the response head has arrived."""
         return self._response is not None
 
-    def cancel(self) -> None:
-        """Wakes whoever waits in ``post`` or ``read`` with an error, and closes the connection. Idempotent."""
-        if self._cancelled:
+    def stop(self, why: EngineError) -> None:
+        """Wakes whoever waits in ``post`` or ``read`` with that error, and closes the connection. Idempotent."""
+        if self._stopped is not None:
             return
-        self._cancelled = True
+        self._stopped = why
         if self._wait is not None:
             self._wait.reschedule(0.0)  # in the past of any loop's clock: expires at once
         if self._response is not None:
@@ -68,14 +70,16 @@ class Call:
         """The next bytes as they come; empty at the end of the stream."""
         assert self._response is not None, "read follows post"
         async with self._interruptible():
-            return await self._response.content.readany()
+            read = await self._response.content.readany()
+            self.heard_at = time.monotonic()
+            return read
 
     async def close(self, *, finished: bool) -> None:
         """Frees the connection. A ``finished`` stream has only its last HTTP chunk to come: read, so as to keep it."""
         if self._response is None:
             return
         try:
-            if finished and not self._cancelled:
+            if finished and self._stopped is None:
                 async with asyncio.timeout(_LAST_CHUNK_TIMEOUT_S):
                     await self._response.content.readany()
         except (aiohttp.ClientError, OSError):
@@ -85,14 +89,14 @@ class Call:
 
     @asynccontextmanager
     async def _interruptible(self) -> AsyncGenerator[None, None]:
-        if self._cancelled:
-            raise cancelled()
+        if self._stopped is not None:
+            raise self._stopped
         try:
             async with asyncio.timeout(None) as self._wait:
                 yield
         except (aiohttp.ClientError, OSError) as error:
-            if self._cancelled:
-                raise cancelled() from None
+            if self._stopped is not None:
+                raise self._stopped from None
             raise transport_error(error, answered=self.answered) from None
         finally:
             self._wait = None

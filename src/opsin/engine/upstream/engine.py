@@ -8,6 +8,7 @@ Knows no URL of a picture, and keeps of a request the names of its pictures at m
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 
 import aiohttp
@@ -32,7 +33,7 @@ _SEVERAL = 2
 _UNKNOWN = "none that opsin knows; if it is vLLM behind something else, say --upstream-kind vllm"
 
 
-class UpstreamEngine(RemoteEngine):
+class UpstreamEngine(RemoteEngine[ChatAnswer]):
     """Implements :class:`opsin.engine.api.Engine`."""
 
     def __init__(self, config: UpstreamConfig) -> None:
@@ -45,6 +46,7 @@ class UpstreamEngine(RemoteEngine):
         self._leases: dict[str, frozenset[str]] = {}
         self._scopes: set[str] = set()  # one of them, or two: then there are several
         self._waiting = 0
+        self._gone_since: float | None = None  # time.monotonic() of the first look in a row that found nobody
         self._histograms = StageHistograms(self._dialect.kind, self._dialect.histograms)
 
     async def start(self) -> None:
@@ -119,9 +121,24 @@ class UpstreamEngine(RemoteEngine):
         except OpsinError as error:
             self._known.clear()  # whoever comes back may have started anew
             self._waiting = 0
+            self._give_up_silent(nobody_listens=error.not_begun)
             return error.message
+        self._gone_since = None
         await self._read_metrics()
         return None
+
+    def _give_up_silent(self, *, nobody_listens: bool) -> None:
+        """vLLM that is told to end closes its port, ends its engine, and leaves streams open that nothing follows on.
+
+        One that others end well in the same way goes on to speak on them, so two looks have to find nobody.
+        """
+        if not nobody_listens:
+            self._gone_since = None
+        elif self._gone_since is None:
+            self._gone_since = time.monotonic()
+        else:
+            for answer in self._answers.values():
+                answer.give_up_if_silent(self._gone_since)
 
     async def _read_metrics(self) -> None:
         if self._dialect.waiting is None:

@@ -11,6 +11,7 @@
     after the head     {"error": …} in the stream, 4xx         as of the head
                        {"error": …} with another status or no  EngineError upstream_error
                        cut, or ended without a finish          EngineError upstream_truncated
+                       silent, and nobody listens there        EngineError upstream_truncated
                        ended without any text                  EngineError upstream_empty
                        not what the protocol says              EngineError upstream_protocol
 
@@ -90,6 +91,11 @@ def _transport_error(error: aiohttp.ClientError | OSError, *, answered: bool) ->
 def truncated() -> EngineError:
     """The stream ended, cleanly or not, before the upstream said that it had finished."""
     return EngineError("the upstream ended its stream before the answer was finished", code=Code.UPSTREAM_TRUNCATED)
+
+
+def gone() -> EngineError:
+    """The stream is open and silent, and nobody listens at the upstream's address any more."""
+    return EngineError("the upstream is gone and has left its stream open", code=Code.UPSTREAM_TRUNCATED)
 
 
 def empty() -> EngineError:
