@@ -128,7 +128,7 @@ class UpstreamEngine(RemoteEngine[ChatAnswer]):
         return None
 
     def _give_up_silent(self, *, nobody_listens: bool) -> None:
-        """vLLM that is told to end closes its port, ends its engine, and leaves streams open that nothing follows on.
+        """vLLM that is told to end closes its port and its engine, and may leave streams open that nothing follows on.
 
         One that others end well in the same way goes on to speak on them, so two looks have to find nobody.
         """
