@@ -12,8 +12,10 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.metadata import version
+from pathlib import Path
 
 from opsin import managing, startup
+from opsin.cache.disk import check_folder
 from opsin.cache.redis_link import RedisLink
 from opsin.cache.tier import TierError
 from opsin.core.errors import ConfigError, OpsinError
@@ -53,7 +55,7 @@ class Finding:
 
 
 async def examine(configuration: Configuration) -> AsyncIterator[Finding]:
-    """Findings as they come: settings, model, engine and device, port, sandbox, Redis."""
+    """Findings as they come: settings, model, engine and device, port, sandbox, Redis, the caches' folder."""
     settings = configuration.settings
     found: dict[str, list[Problem]] = {"settings": [], "model": [], "engine": []}
     for problem in startup.problems(configuration):
@@ -67,6 +69,8 @@ async def examine(configuration: Configuration) -> AsyncIterator[Finding]:
     yield _of_port(configuration)
     yield await _of_sandbox(settings.media)
     yield await _of_redis(settings)
+    if settings.cache.dir is not None:
+        yield _of_cache_dir(settings.cache.dir)
 
 
 async def _of_engine(settings: Settings, wrong: list[Problem], engine: list[Finding]) -> AsyncIterator[Finding]:
@@ -87,10 +91,9 @@ async def _of_engine(settings: Settings, wrong: list[Problem], engine: list[Find
 
 
 async def _of_redis(settings: Settings) -> Finding:
-    """Without it a server starts all the same, unless its keys are there."""
+    """Without it a server starts all the same, unless its keys are there; but not as it was asked to."""
     if settings.redis_url is None:
         return Finding("redis", Status.OK, "not configured: limits, pictures and files are this gateway's own")
-    worst = Status.PROBLEM if settings.gateway.api_keys_in_redis else Status.WARNING
     try:
         link = RedisLink(settings.redis_url.get_secret_value(), _REDIS_TIMEOUT_S)
     except ConfigError as error:
@@ -98,10 +101,18 @@ async def _of_redis(settings: Settings) -> Finding:
     try:
         problem = await link.policy_problem()
     except TierError as error:
-        return Finding("redis", worst, f"--redis-url: Redis does not answer ({error})")
+        return Finding("redis", Status.PROBLEM, f"--redis-url: Redis does not answer ({error})")
     finally:
         await link.close()
     return Finding("redis", Status.WARNING if problem else Status.OK, problem or "answers, and evicts no keys")
+
+
+def _of_cache_dir(folder: Path) -> Finding:
+    try:
+        check_folder(folder)
+    except ConfigError as error:
+        return Finding("cache", Status.PROBLEM, error.message)
+    return Finding("cache", Status.OK, f"--cache-dir {folder} can be written")
 
 
 def _area(problem: Problem) -> str:

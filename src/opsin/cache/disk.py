@@ -168,6 +168,17 @@ class DiskTier:
         return self._values / at.scope / at.record / at.field
 
 
+def check_folder(folder: Path) -> None:
+    """Whether a tier could take the folder; makes nothing. Raises ConfigError."""
+    there = next(one for one in (folder.absolute(), *folder.absolute().parents) if one.exists())
+    if not there.is_dir():
+        raise ConfigError(f"--cache-dir {folder}: {there} is no folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise ConfigError(f"--cache-dir {folder}: {there} may not be written")
+    if (folder / "lock").exists():
+        os.close(_taken(folder))
+
+
 def _taken(folder: Path) -> int:
     """A lock that ends with the process."""
     try:

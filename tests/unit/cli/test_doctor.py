@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import socket
 import sys
@@ -63,11 +64,25 @@ def test_redis_is_asked_whether_it_answers_and_what_it_evicts(capsys: pytest.Cap
         with server.client() as client:
             client.config_set("maxmemory-policy", "allkeys-lru")
         assert told(*url)[0] == "warning"
-    assert told(*url)[0] == "warning"
-    assert told(*url, "--api-keys-in-redis", status=1) == (
-        "problem",
-        "--redis-url: Redis does not answer (unreachable)",
-    )
+    for words in ((), ("--api-keys-in-redis",)):
+        stopped = ("problem", "--redis-url: Redis does not answer (unreachable)")
+        assert told(*url, *words, status=1) == stopped
+
+
+def test_the_folder_of_the_caches(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    def told(folder: Path, status: int) -> str:
+        (finding,) = findings(capsys, "--engine", "fake", "--cache-dir", str(folder), status=status)["cache"]
+        return finding["text"]
+
+    assert told(tmp_path / "new" / "cache", 0).endswith("can be written")
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "file").touch()
+    assert told(tmp_path / "file" / "cache", 1).endswith(f"{tmp_path / 'file'} is no folder")
+    (tmp_path / "lock").touch()
+    with (tmp_path / "lock").open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert "in use by another process" in told(tmp_path, 1)
+    assert told(tmp_path, 0).endswith("can be written")
 
 
 def test_a_program_that_serve_would_start(capsys: pytest.CaptureFixture[str]) -> None:
