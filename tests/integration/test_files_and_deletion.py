@@ -261,6 +261,27 @@ async def test_files_count_as_requests_and_leave_a_line_in_the_log(
     assert file.id not in "".join(line for line in caplog.messages if "route=" in line)
 
 
+async def test_a_deletion_leaves_what_became_of_it_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    keys = KeyFile(tmp_path / "keys")
+    acme, kept = new_key("acme")
+    ops, of_ops = new_key("ops", admin=True)
+    await keys.add(kept)
+    await keys.add(of_ops)
+    route = 'route="DELETE /v1/tenants/{tenant}/media"'
+    async with gateway(gateway={"api_keys_file": str(tmp_path / "keys")}) as served, client_of(served, acme) as client:
+        await client.files.create(file=("p.png", png(1)), purpose="vision")
+        for key, status in ((acme, 403), (ops, 200)):
+            headers = {"authorization": f"Bearer {key}"}
+            async with served.http.delete(f"{served.url}/v1/tenants/acme/media", headers=headers) as response:
+                assert response.status == status
+    refused, done = (line for line in caplog.messages if route in line)
+    assert f"tenant=acme key={kept.id} {route} status=403 code=" in refused
+    assert "tiers=" not in refused
+    assert f"tenant=ops key={of_ops.id} {route} status=200 deleted_of=acme tiers=" in done
+    assert "files:erased" in done
+
+
 async def test_two_files_of_one_picture_end_one_by_one() -> None:
     async with asked() as (_, client):
         one, two = [await client.files.create(file=("p.png", png(5)), purpose="vision") for _ in range(2)]

@@ -52,10 +52,17 @@ async def test_routes_that_clients_know_from_elsewhere_say_what_to_use_instead()
             ("/v1/nothing", "/docs"),
             ("/v1/completions", "use /v1/chat/completions"),
             ("/v1/responses", "use /v1/chat/completions"),
+            ("/chat/completions", "did you mean /v1/chat/completions?"),
+            ("/v1/v1/chat/completions/", "did you mean /v1/chat/completions?"),
         ):
             async with served.http.post(served.url + route, json={}) as response:
                 assert response.status == 404
                 assert said in (await response.json())["error"]["message"]
+
+
+async def test_the_docs_show_the_address_at_which_they_are_read() -> None:
+    async with gateway() as served, served.http.get(f"{served.url}/docs") as response:
+        assert f"curl {served.url}/v1/chat/completions" in await response.text()
 
 
 async def test_each_of_several_keys_opens() -> None:

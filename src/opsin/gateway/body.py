@@ -20,9 +20,10 @@ _SLOW_START_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class BodyLimits:
-    """``min_bytes_per_s`` 0 is no least rate."""
+    """``min_bytes_per_s`` 0 is no least rate; ``setting`` is what ``max_bytes`` comes from."""
 
     max_bytes: int
+    setting: str
     timeout_s: float
     min_bytes_per_s: int
 
@@ -48,7 +49,7 @@ async def stream_body(request: Request, limits: BodyLimits, take: Callable[[byte
         raise InvalidRequest("compressed request bodies are not accepted", code=Code.UNSUPPORTED_CONTENT_ENCODING)
     announced = request.headers.get("content-length", "")
     if announced.isdigit() and int(announced) > limits.max_bytes:
-        raise _too_large(limits.max_bytes)
+        raise _too_large(limits)
     began = asyncio.get_running_loop().time()
     end = began + limits.timeout_s
     clock = asyncio.timeout_at(end)
@@ -60,7 +61,7 @@ async def stream_body(request: Request, limits: BodyLimits, take: Callable[[byte
 
     try:
         async with clock:
-            await _read(request, limits.max_bytes, received, take)
+            await _read(request, limits, received, take)
     except TimeoutError:
         if clock.when() == end:
             why = f"was not complete after {limits.timeout_s:g} s (body_timeout_s)"
@@ -70,17 +71,17 @@ async def stream_body(request: Request, limits: BodyLimits, take: Callable[[byte
 
 
 async def _read(
-    request: Request, max_bytes: int, received: Callable[[int], None], take: Callable[[bytes], None]
+    request: Request, limits: BodyLimits, received: Callable[[int], None], take: Callable[[bytes], None]
 ) -> None:
     size = 0
     received(size)
     async for chunk in request.stream():
         size += len(chunk)
-        if size > max_bytes:
-            raise _too_large(max_bytes)
+        if size > limits.max_bytes:
+            raise _too_large(limits)
         take(chunk)
         received(size)
 
 
-def _too_large(max_bytes: int) -> BodyTooLarge:
-    return BodyTooLarge(f"the request body is larger than {max_bytes} bytes")
+def _too_large(limits: BodyLimits) -> BodyTooLarge:
+    return BodyTooLarge(f"the request body is larger than {limits.max_bytes} bytes ({limits.setting})")

@@ -27,7 +27,7 @@ _ROUTES = (
     ("GET", "/openapi.json", "This API as OpenAPI 3.1"),
 )
 
-_EXAMPLE = """curl http://127.0.0.1:8000/v1/chat/completions -H 'content-type: application/json' -d '{
+_EXAMPLE = """v1/chat/completions -H 'content-type: application/json' -d '{
   "messages": [{"role": "user", "content": [
     {"type": "image_url", "image_url": {"url": "data:image/png;base64,…", "detail": "high"}},
     {"type": "text", "text": "What is the total?"}]}]}'"""
@@ -54,9 +54,8 @@ def openapi() -> dict[str, Any]:
     }
 
 
-@functools.cache
-def page() -> str:
-    """One self-contained HTML page."""
+def page(base_url: str) -> str:
+    """One self-contained HTML page. ``base_url`` is where the reader found this server, with a ``/`` behind."""
     routes = "".join(f"<tr><td>{m}</td><td><code>{p}</code></td><td>{html.escape(s)}</td></tr>" for m, p, s in _ROUTES)
     fields = ChatCompletionRequest.model_json_schema()["properties"]
     rows = "".join(
@@ -69,7 +68,7 @@ def page() -> str:
         "<style>body{font:16px/1.5 system-ui;max-width:60rem;margin:2rem auto;padding:0 1rem}"
         "td{padding:.15rem 1rem .15rem 0;vertical-align:top}pre{background:#f4f4f4;padding:1rem;overflow:auto}</style>"
         f"<h1>opsin {__version__}</h1><table>{routes}</table><h2>Chat request</h2><table>{rows}</table>"
-        f"<p>Refused by name: {refused}.</p><h2>Example</h2><pre>{html.escape(_EXAMPLE)}</pre>"
+        f"<p>Refused by name: {refused}.</p><h2>Example</h2><pre>{html.escape(f'curl {base_url}{_EXAMPLE}')}</pre>"
     )
 
 

@@ -22,6 +22,8 @@ _INSTEAD = {
 }
 """For routes under /v1/ that clients know from other servers."""
 
+_V1_ROUTES = ("/v1/chat/completions", "/v1/tokens", "/v1/files", "/v1/models")
+
 
 def to_response(error: OpsinError) -> Response:
     """OpenAI's error object, with ``x-should-retry`` and ``Retry-After`` as the official SDKs read them."""
@@ -51,5 +53,12 @@ async def on_http_exception(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 404
     if status == 405:
         return to_response(MethodNotAllowed(f"{request.method} is not served on this route"))
-    instead = _INSTEAD.get(request.url.path.rstrip("/").rpartition("/v1/")[2], "/docs has those that there are")
-    return to_response(NotFound(f"there is no such route; {instead}"))
+    return to_response(NotFound(f"there is no such route; {_instead(request)}"))
+
+
+def _instead(request: Request) -> str:
+    """What was probably meant: a base URL lacks its ``/v1``, or has it twice."""
+    asked = request.url.path.rstrip("/")
+    if meant := next((path for path in _V1_ROUTES if asked.endswith(path.removeprefix("/v1"))), None):
+        return f"did you mean {meant}?"
+    return _INSTEAD.get(asked.rpartition("/v1/")[2], "/docs has those that there are")

@@ -95,11 +95,15 @@ class _FileRoutes:
             answer = await asked.deadline.within(handle(asked.http, gateway.scopes.of(caller.tenant)))
         if isinstance(answer, Response):
             return answer
+        if isinstance(answer, FileDeleted | MediaDeleted):
+            asked.deleted = answer
         return Response(msgspec.json.encode(answer), media_type="application/json")
 
     async def add(self, request: Request, scope: str) -> FileObject:
         config, uploads = self._gateway.config, self._gateway.uploads
-        limits = BodyLimits(uploads.max_body_bytes, config.body_timeout_s, config.min_body_bytes_per_s)
+        limits = BodyLimits(
+            uploads.max_body_bytes, "max_image_bytes", config.body_timeout_s, config.min_body_bytes_per_s
+        )
         form = uploads.form(request.headers.get("content-type", ""))
         await stream_body(request, limits, form.take)
         return _object(await uploads.add(scope, form.whole()))
@@ -158,9 +162,11 @@ class _Asked:
     deadline: Deadline
     caller: Caller | None = None
     place: Place | None = None
+    deleted: FileDeleted | MediaDeleted | None = None
 
     def log(self, status: int, code: str | None = None) -> None:
-        """Without the file's id or digest, which are the tenant's."""
+        """Without the file's id or digest, which are the tenant's. Of a deletion: what became of it, by tier."""
+        deleted = self.deleted
         logger.info(
             "%s",
             fields(
@@ -171,6 +177,8 @@ class _Asked:
                 route=self.route,
                 status=status,
                 code=code,
+                deleted_of=deleted.tenant if isinstance(deleted, MediaDeleted) else None,
+                tiers=",".join(f"{tier}:{outcome}" for tier, outcome in deleted.tiers.items()) if deleted else None,
                 ms=round(self.deadline.elapsed_s * 1e3, 1),
             ),
         )

@@ -218,7 +218,7 @@ class _Http:
     async def _take(self, exchange: _Exchange) -> Taken | None:
         """None when the client went away."""
         config, deadline = self._gateway.config, exchange.deadline
-        limits = BodyLimits(config.max_body_bytes, config.body_timeout_s, config.min_body_bytes_per_s)
+        limits = BodyLimits(config.max_body_bytes, "max_body_bytes", config.body_timeout_s, config.min_body_bytes_per_s)
         body = await deadline.within(read_body(exchange.http, limits))
         return await _unless_gone(deadline.within(self._gateway.intake.take(body)), exchange.http)
 
@@ -317,8 +317,8 @@ class _Http:
     async def version(self, _: Request) -> Response:
         return JSONResponse({"version": __version__})
 
-    async def docs(self, _: Request) -> Response:
-        return HTMLResponse(page())
+    async def docs(self, request: Request) -> Response:
+        return HTMLResponse(page(str(request.base_url)))
 
     async def openapi(self, _: Request) -> Response:
         return JSONResponse(openapi())
