@@ -376,11 +376,12 @@ async def test_closing_the_engine_ends_its_requests() -> None:
 
 
 async def test_nobody_listens_at_start() -> None:
-    engine = UpstreamEngine(UpstreamConfig(url=f"http://127.0.0.1:{_free_port()}", ready_timeout_s=0.3))
+    url = f"http://127.0.0.1:{_free_port()}"
+    engine = UpstreamEngine(UpstreamConfig(url=url, ready_timeout_s=0.3, model="vlm"))
     with pytest.raises(EngineError) as caught:
         await engine.start()
     assert caught.value.message == (
-        "the upstream was not ready within 0.3 s: "
+        f"the upstream {url}/v1, model vlm, was not ready within 0.3 s: "
         "the upstream cannot be reached: connection refused or host unreachable"
     )
     assert caught.value.code == "upstream_unavailable"
@@ -406,13 +407,16 @@ async def test_the_key_is_sent_and_never_told() -> None:
         await answer(engine, a_request())
         assert upstream.received[0].authorization == "Bearer right"
     async with serve(upstream) as url:
-        engine = UpstreamEngine(UpstreamConfig(url=url, api_key=SecretStr("wrong")))
-        with pytest.raises(ConfigError) as caught:
-            await engine.start()
-    assert caught.value.message == (
-        "GET /v1/models: the upstream refuses opsin's key for it; "
-        "give one with --upstream-api-key (opsin ask: --api-key)"
-    )
+        told: list[str] = []
+        for key in (SecretStr("wrong"), None):
+            engine = UpstreamEngine(UpstreamConfig(url=url, api_key=key))
+            with pytest.raises(ConfigError) as caught:
+                await engine.start()
+            told.append(caught.value.message)
+    assert told == [
+        "GET /v1/models: the upstream refuses opsin's key for it; is that of --upstream-api-key the right one?",
+        "GET /v1/models: the upstream wants a key, and there is none for it; give one with --upstream-api-key",
+    ]
 
 
 async def test_a_key_that_is_withdrawn() -> None:

@@ -21,12 +21,13 @@ from opsin.core.ids import new_request_id
 from opsin.core.problems import raise_all
 from opsin.demo.hint import PHOTO_HINT, is_photo
 from opsin.engine.api import Delta
+from opsin.engine.upstream.probe import KEY_FLAG
 from opsin.gateway.chat import Begun, collect
 from opsin.gateway.streaming import to_completion
 from opsin.media import data_url
 from opsin.media.types import MediaBytes
 from opsin.protocol.request import parse_request
-from opsin.settings import DEMO_MODEL, EngineKind, Settings
+from opsin.settings import DEMO_MODEL, Configuration, EngineKind, Settings
 
 
 def run(args: argparse.Namespace) -> int:
@@ -34,18 +35,32 @@ def run(args: argparse.Namespace) -> int:
     *pictures, question = args._words
     if Path(question).is_file():
         raise ConfigError(f'the question is missing: opsin ask {" ".join(args._words)} "What is it?"')
-    configuration = read(args)
+    configuration = _of_one_model(args)
     raise_all(startup.problems(configuration, listens=False))
     settings = _at_a_server(configuration.settings, args)
     media = load_pictures(pictures, settings.media)
-    return asyncio.run(_ask(settings, media, _body(media, question, args), as_json=args._json))
+    try:
+        return asyncio.run(_ask(settings, media, _body(media, question, args), as_json=args._json))
+    except ConfigError as error:
+        raise ConfigError(error.message.replace(KEY_FLAG, "--api-key")) from None
+
+
+def _of_one_model(args: argparse.Namespace) -> Configuration:
+    """Of several [[models]] the one that --model names, or the first: no other has to be there."""
+    wanted = getattr(args, "model", None)
+    unnamed = argparse.Namespace(**{name: value for name, value in vars(args).items() if name != "model"})
+    named = startup.each_model(read(unnamed))
+    tables = [one for one in named if wanted is None or wanted in one.settings.served_model_name]
+    return tables[0] if tables else read(args)
 
 
 def _at_a_server(settings: Settings, args: argparse.Namespace) -> Settings:
-    """Nobody asks a question of a server that is still to be started; and a model that was typed is one of its."""
+    """Nobody asks a question of a server that is still to be started; a model that was typed is one of its, unless it
+    is our own name for the model."""
     if settings.upstream is None:
         return settings
-    model = getattr(args, "model", None) or settings.upstream.model
+    typed = getattr(args, "model", None)
+    model = settings.upstream.model if typed in (None, *settings.served_model_name) else typed
     upstream = settings.upstream.model_copy(update={"ready_timeout_s": 5, "model": model})
     stated = {name: getattr(settings, name) for name in settings.model_fields_set - {"model"}}
     return Settings.model_validate({**stated, "upstream": upstream})

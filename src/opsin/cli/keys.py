@@ -104,14 +104,21 @@ def _show(keys: Sequence[ApiKey], *, as_json: bool) -> int:
         shown = [key.model_dump(mode="json", exclude={"digest"}, exclude_none=True) for key in keys]
         print(json.dumps(shown))
         return 0
-    table = Table(Column("id", no_wrap=True), "tenant", "admin", "created", "expires", "limits")
+    table = Table(
+        Column("id", no_wrap=True),
+        Column("tenant", overflow="fold"),
+        "admin",
+        Column("created,\nexpires (UTC)", no_wrap=True),
+        Column("limits", min_width=max(map(len, Limits.model_fields)), overflow="fold"),
+    )
     now = time.time()
     for key in keys:
-        limits = " ".join(f"{name}={value}" for name, value in key.limits.model_dump(exclude_none=True).items())
+        limits = "\n".join(f"{name} {value}" for name, value in key.limits.model_dump(exclude_none=True).items())
         expires = "never" if key.expires is None else _date(key.expires)
         if key.has_expired(now):
-            expires = f"{expires} (expired)"
-        table.add_row(key.id, escape(key.tenant), "yes" if key.admin else "", _date(key.created), expires, limits)
+            expires += "\nexpired"
+        times = f"{_date(key.created)}\n{expires}"
+        table.add_row(key.id, escape(key.tenant), "yes" if key.admin else "", times, limits)
     Console().print(table)
     return 0
 
@@ -125,7 +132,7 @@ def lifetime_s(text: str) -> int:
 
 
 def _date(seconds: int) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M")
 
 
 def _command(command: argparse.ArgumentParser, words: str) -> argparse.ArgumentParser:

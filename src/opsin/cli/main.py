@@ -6,7 +6,7 @@ import argparse
 import difflib
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 
 from opsin import __version__
 from opsin.cli import ask, bench, config, doctor, doctor_media, doctor_model, keys, preprocess, serve, tokens
@@ -36,8 +36,8 @@ _LIMITS = Group(
 
 _UPSTREAM = "--upstream"
 
-_NEAR = 0.85
-"""Of difflib's ratio: what is meant by a typing error, and not another word that looks like it."""
+_NEAR = 0.83
+"""Of difflib's ratio: what a typing error leaves (--prot is this near), and not what only looks like it."""
 
 
 def parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
@@ -89,12 +89,12 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
         words[:2] = [both]  # argparse knows no commands below one that takes a word of its own
     args, unknown = top.parse_known_args(words)
     foreign = unknown_words(args)
+    near = _near_misses(args._parser, [*unknown, *foreign], {_name(word) for word in foreign})
     if unknown or (foreign and not read(args).settings.engine.is_managed):
-        unknown += foreign
-        known = set(args._parser._option_string_actions) - {_name(word) for word in foreign}
-        near = [hint for word in unknown for hint in difflib.get_close_matches(_name(word), known, n=1, cutoff=_NEAR)]
-        hint = f" (did you mean {' '.join(near)}?)" if near else ""
-        args._parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+        hint = f" (did you mean {' '.join(near.values())}?)" if near else ""
+        args._parser.error(f"unrecognized arguments: {' '.join([*unknown, *foreign])}{hint}")
+    for word, meant in near.items():
+        print(f"opsin: {word} is no flag of opsin's and goes to the engine; did you mean {meant}?", file=sys.stderr)
     return args
 
 
@@ -219,6 +219,14 @@ def _as_vllm_reads(word: str) -> str:
         return word
     flag, point, key = name.partition(".")
     return f"{flag.replace('_', '-')}{point}{key}{equals}{value}"
+
+
+def _near_misses(command: argparse.ArgumentParser, words: Sequence[str], foreign: Set[str]) -> dict[str, str]:
+    """By name what was probably meant; ``foreign`` names are the parser's only because somebody typed them."""
+    known = command._option_string_actions.keys() - foreign  # pyright: ignore[reportPrivateUsage] as in flags
+    names = dict.fromkeys(_name(word) for word in words if word.startswith("--"))
+    near = {name: difflib.get_close_matches(name, known, n=1, cutoff=_NEAR) for name in names}
+    return {name: hints[0] for name, hints in near.items() if hints}
 
 
 def _name(word: str) -> str:

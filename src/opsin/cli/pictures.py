@@ -99,4 +99,5 @@ def _file(word: str, loader: MediaLoader) -> MediaBytes:
     try:
         return loader.load_file(Path(word), word)
     except MediaError as error:
-        raise type(error)(f"{word}: {error.message}", code=error.code, param=word) from None
+        told = error.message.removeprefix(f"{Path(word).name} ")
+        raise type(error)(f"{word}: {told}", code=error.code, param=word) from None

@@ -15,10 +15,12 @@ from opsin.preprocessing import ImagePreprocessor
 def add(command: argparse.ArgumentParser) -> None:
     """Its arguments."""
     command.add_argument("_files", nargs="+", type=Path, metavar="FILE", help="pictures")
-    command.add_argument("--model", dest="_model", help="both sides become multiples of its visual tokens (default 28)")
+    of_model = "both sides become multiples of its visual tokens (default 28)"
+    command.add_argument("--model", dest="_model", metavar="MODEL", help=of_model)
     command.add_argument("--max-side", dest="_max_side", type=int, default=None, metavar="N", help="default 2048")
     command.add_argument("--min-side", dest="_min_side", type=int, default=28, metavar="N", help="default 28")
-    command.add_argument("--format", dest="_format", default="jpeg:85", help="jpeg:QUALITY or png (default jpeg:85)")
+    formats = "jpeg:QUALITY or png (default jpeg:85)"
+    command.add_argument("--format", dest="_format", default="jpeg:85", metavar="FORMAT", help=formats)
     command.add_argument("--redis-url", dest="_redis_url", metavar="URL", help="keep results there for an hour")
     command.add_argument(
         "--base64",

@@ -34,7 +34,7 @@ from opsin.gateway.count import CountService, View, to_wire
 from opsin.media.loader import NONE_LIFTED, MediaLoader
 from opsin.protocol.request import parse_request
 from opsin.protocol.response import ErrorBody, ImageCount, TokenCount
-from opsin.settings import Settings
+from opsin.settings import Configuration, Settings
 from opsin.vision.plan import Size
 
 _AT_A_SERVER = ("upstream.url", "upstream.api_key", "model")
@@ -67,10 +67,12 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("--request: the pictures are those of the request; name no others")
     if args._request is not None and args._detail is not None:
         raise ConfigError("--detail: the request says it of each picture")
-    settings = read(args).checked()
-    if settings.upstream is not None:
-        _refuse_what_the_server_decides(args)
-        told = asyncio.run(_asked(settings.upstream, settings, args))
+    configuration = read(args)
+    settings = configuration.checked()
+    if (server := _server(configuration, args)) is not None:
+        named = configuration.given["upstream.url"].name
+        _refuse_what_the_server_decides(args, named)
+        told = asyncio.run(_asked(server, settings, args))
     elif args._request is not None:
         told = asyncio.run(_of_request(settings, args))
     else:
@@ -86,13 +88,21 @@ def _detail(args: argparse.Namespace) -> Detail:
     return Detail(args._detail or Detail.AUTO)
 
 
-def _refuse_what_the_server_decides(args: argparse.Namespace) -> None:
-    """Flags that would have no effect, which nobody would see in the answer."""
+def _server(configuration: Configuration, args: argparse.Namespace) -> UpstreamConfig | None:
+    """None where this process counts: a model that was typed wins over a server that a file or a variable names."""
+    typed = given(args._parser, args)
+    return None if "model" in typed and "upstream.url" not in typed else configuration.settings.upstream
+
+
+def _refuse_what_the_server_decides(args: argparse.Namespace, named: str) -> None:
+    """Flags that would have no effect, which nobody would see in the answer. ``named`` is what names the server."""
+    if args._sizes:
+        raise ConfigError(f"--size: a server counts pictures, and {named} names one; --model MODEL counts sizes here")
     typed = [one.name for path, one in given(args._parser, args).items() if path not in _AT_A_SERVER]
     typed += ["--estimate"] if args._estimate else []
     if typed:
         raise ConfigError(
-            f"{', '.join(dict.fromkeys(typed))}: no effect beside --url, as the server counts by settings of its own"
+            f"{', '.join(dict.fromkeys(typed))}: no effect beside {named}, as the server counts by settings of its own"
         )
 
 
@@ -119,8 +129,6 @@ async def _of_request(settings: Settings, args: argparse.Namespace) -> _Told:
 
 async def _asked(server: UpstreamConfig, settings: Settings, args: argparse.Namespace) -> _Told:
     """A running opsin, about the model that it serves."""
-    if args._sizes:
-        raise ConfigError("--size: a server counts pictures; without --url sizes are counted here")
     if args._request is not None:
         body = _body(args._request)
     else:

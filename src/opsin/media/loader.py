@@ -138,8 +138,9 @@ class MediaLoader:
         """
         try:
             data = _read_regular(path, self._config, param)
-        except OSError:
-            raise MediaError(f"{path.name} cannot be read.", code=Code.MEDIA_FILE_UNREADABLE, param=param) from None
+        except OSError as error:
+            why = f"{path.name} cannot be read: {error.strerror}."
+            raise MediaError(why, code=Code.MEDIA_FILE_UNREADABLE, param=param) from None
         return inspect(data, self._config, param)
 
     async def _all_found(self, refs: Sequence[MediaRef], lifted: LiftedMedia) -> list[MediaBytes | _Named]:

@@ -46,7 +46,7 @@ def download(model: str, revision: str | None, patterns: Sequence[str], hub: Hub
             library_name="opsin",
         )
     except Exception as error:  # the library lets errors of its HTTP client through
-        raise ConfigError(f"model {model}: {_explanation(error, revision, hub)}") from error
+        raise _failed(model, _explanation(error, revision, hub)) from error
     return Path(snapshot)
 
 
@@ -56,9 +56,15 @@ def ask(model: str, revision: str | None, hub: HubConfig) -> None:
     try:
         HfApi(token=token, library_name="opsin").model_info(model, revision=revision, timeout=_LOOK_UP_S)
     except (HfHubHTTPError, HFValidationError) as error:
-        raise ConfigError(f"model {model}: {_explanation(error, revision, hub)}") from error
+        raise _failed(model, _explanation(error, revision, hub)) from error
     except Exception as error:  # of the library's HTTP client
-        raise ConfigError(f"model {model}: the Hub cannot be reached") from error
+        raise _failed(model, "the Hub cannot be reached") from error
+
+
+def _failed(model: str, why: str) -> ConfigError:
+    """A name without an owner is more often a folder's than a model's."""
+    hint = "" if "/" in model else f"; and there is no folder ./{model}"
+    return ConfigError(f"model {model}: {why}{hint}")
 
 
 def _quieten() -> None:

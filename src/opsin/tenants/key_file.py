@@ -94,6 +94,8 @@ class KeyFile:
             os.close(lock)
 
     def _unreadable(self, error: OSError | UnicodeDecodeError) -> StoreUnreachable:
+        if not self._path.parent.is_dir():
+            return StoreUnreachable(f"--api-keys-file {self._path}: there is no folder {self._path.parent}")
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         return StoreUnreachable(f"--api-keys-file {self._path}: {why}; 'opsin keys create TENANT' makes it")
 

@@ -57,4 +57,23 @@ async def test_a_model_of_the_server_is_chosen_and_the_space_before_the_answer_g
 async def test_a_server_with_a_key_names_the_flag(capsys: pytest.CaptureFixture[str]) -> None:
     async with serve(ScriptedUpstream(api_key="secret")) as url:
         assert await asyncio.to_thread(main, ["ask", PICTURE, "What is it?", "--url", url]) == 1
-        assert "opsin ask: --api-key" in capsys.readouterr().err
+        assert "there is none for it; give one with --api-key\n" in capsys.readouterr().err
+        words = ["ask", PICTURE, "What is it?", "--url", url, "--api-key", "wrong"]
+        assert await asyncio.to_thread(main, words) == 1
+        assert "is that of --api-key the right one?" in capsys.readouterr().err
+
+
+async def test_of_several_models_only_the_one_that_is_asked_has_to_be_there(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    upstream = ScriptedUpstream(script=Script(text="47 apples"))
+    async with serve(upstream) as url:
+        tables = (("first", url, "ok"), ("absent", "http://127.0.0.1:9", "none"), ("last", url, "ok"))
+        (tmp_path / "opsin.toml").write_text(
+            "".join(f'[[models]]\nname = "{name}"\nupstream = {{ url = "{at}" }}\n' for name, at, _ in tables)
+        )
+        for words in ([], ["--model", "last"]):
+            assert await asyncio.to_thread(main, ["ask", PICTURE, "How many?", *words]) == 0
+            assert capsys.readouterr().out == "47 apples\n"
+    assert len(upstream.received) == 2

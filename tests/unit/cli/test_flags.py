@@ -148,6 +148,21 @@ def test_an_unknown_flag_is_a_usage_error_with_a_hint(capsys: pytest.CaptureFixt
     assert "unrecognized arguments: --max-modl-len 3 (did you mean --max-model-len?)" in capsys.readouterr().err
 
 
+def test_two_letters_in_the_wrong_order_are_a_typing_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["serve", "--prot", "9000"])
+    assert "unrecognized arguments: --prot 9000 (did you mean --port?)" in capsys.readouterr().err
+
+
+def test_a_near_miss_that_goes_to_the_engine_is_worth_a_word(capsys: pytest.CaptureFixture[str]) -> None:
+    vllm = ["serve", "org/model", "--engine", "vllm"]
+    parse([*vllm, "--prot", "9000"])
+    told = "--prot is no flag of opsin's and goes to the engine; did you mean --port?"
+    assert told in capsys.readouterr().err
+    parse([*vllm, "--brand-new-in-vllm", "3", "--kv-cache-dtype", "fp8"])
+    assert not capsys.readouterr().err
+
+
 def test_a_hint_is_for_typing_errors_alone(capsys: pytest.CaptureFixture[str]) -> None:
     for words in (["--temperature", "3"], ["--enable-everything"]):
         with pytest.raises(SystemExit):

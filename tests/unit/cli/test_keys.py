@@ -33,11 +33,26 @@ def test_a_key_is_made_shown_once_listed_by_its_id_and_revoked(
     assert digest_of(first) not in kept
 
 
+def test_every_limit_is_readable_in_80_columns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    where = ["--api-keys-file", str(tmp_path / "keys")]
+    flags = [word for name in Limits.model_fields for word in (f"--{name.replace('_', '-')}", "100000")]
+    assert main(["keys", "create", "acme", "--expires", "90d", *flags, *where]) == main(["keys", "list", *where]) == 0
+    shown = capsys.readouterr().out
+    assert "…" not in shown
+    assert all(f"│ {name} " in shown for name in Limits.model_fields)
+
+
 def test_what_cannot_be_done_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["keys", "list"]) == 1
     assert "--api-keys-file FILE" in capsys.readouterr().err
     assert main(["keys", "list", "--api-keys-file", str(tmp_path / "none")]) == 1
     assert "'opsin keys create TENANT' makes it" in capsys.readouterr().err
+    for command in (["create", "acme"], ["list"]):
+        assert main(["keys", *command, "--api-keys-file", str(tmp_path / "no" / "keys")]) == 1
+        assert capsys.readouterr().err.endswith(f"keys: there is no folder {tmp_path / 'no'}\n")
     assert main(["keys", "create", "a b", "--api-keys-file", str(tmp_path / "none")]) == 1
     assert "no name of a tenant" in capsys.readouterr().err
     for wrong in ("90", "0d", "1w"):

@@ -36,5 +36,5 @@ def test_whoever_types_a_url_is_told_why_its_host_has_no_address() -> None:
 
 
 def test_a_missing_file() -> None:
-    with pytest.raises(MediaError, match=r"absent\.png cannot be read"):
+    with pytest.raises(MediaError, match=r"absent\.png: cannot be read: No such file"):
         load_pictures(["absent.png"], MediaConfig())

@@ -133,6 +133,20 @@ def test_what_a_server_decides_is_refused(capsys: pytest.CaptureFixture[str], wo
     assert told in capsys.readouterr().err
 
 
+def test_a_model_that_is_typed_wins_over_the_server_of_a_file(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    picture = str(path("receipt").resolve())
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "opsin.toml").write_text('[upstream]\nurl = "http://127.0.0.1:9"\n')
+    assert counted(capsys, "--model", QWEN, "--size", "1920x1080")["image_tokens"] == 2691
+    assert counted(capsys, "--model", "demo", picture)["image_tokens"] == 80
+    assert main(["tokens", "--size", "640x480"]) == 1
+    assert "a server counts pictures, and upstream.url in opsin.toml names one" in capsys.readouterr().err
+    assert main(["tokens", "--model", QWEN, "--size", "640x480", "--url", "http://127.0.0.1:9"]) == 1
+    assert "and --url names one; --model MODEL counts sizes here" in capsys.readouterr().err
+
+
 def test_a_request_says_the_detail_itself(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["tokens", "--request", str(tmp_path / "body.json"), "--detail", "low"]) == 1
     assert "--detail: the request says it of each picture" in capsys.readouterr().err

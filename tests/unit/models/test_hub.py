@@ -138,6 +138,11 @@ def test_a_token_without_access_is_said_and_not_shown(tmp_path: Path, caplog: py
     assert "hf_geheim" not in caught.value.message + caplog.text + repr(hub)
 
 
+def test_a_name_that_may_be_a_mistyped_folder(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^model nosuch: .*; and there is no folder \./nosuch$"):
+        resolve("nosuch", hub=HubConfig(download_dir=tmp_path), endpoint="http://127.0.0.1:9")
+
+
 def test_unreachable_hub(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="the Hub cannot be reached"):
         resolve("owner/name", hub=HubConfig(download_dir=tmp_path), endpoint="http://127.0.0.1:9")

@@ -20,6 +20,9 @@ from opsin.engine.upstream.wire import ModelEntry, ModelList
 
 logger = logging.getLogger(__name__)
 
+KEY_FLAG = "--upstream-api-key"
+"""As messages name it; a command may have another name for it."""
+
 _RETRY_S = 0.25
 _TELL_S = 10.0
 _MAX_NAMED = 5
@@ -66,10 +69,11 @@ async def wait_for_models(config: UpstreamConfig) -> list[ModelEntry]:
             return await fetch_models(config)
         except OpsinError as error:
             if error.code not in _WORTH_WAITING:
-                raise ConfigError(f"GET /v1/models: {error.message}{_remedy(error)}") from None
+                raise ConfigError(f"GET /v1/models: {_explained(error, config)}") from None
             now = time.monotonic()
             if now >= deadline:
-                message = f"the upstream was not ready within {config.ready_timeout_s:g} s: {error.message}"
+                which = f"{config.url}, model {config.model}," if config.model else config.url
+                message = f"the upstream {which} was not ready within {config.ready_timeout_s:g} s: {error.message}"
                 raise EngineError(message, code=Code.UPSTREAM_UNAVAILABLE) from None
             if now >= tell_at:
                 host = urlsplit(config.url).netloc
@@ -78,10 +82,12 @@ async def wait_for_models(config: UpstreamConfig) -> list[ModelEntry]:
         await asyncio.sleep(_RETRY_S)
 
 
-def _remedy(error: OpsinError) -> str:
+def _explained(error: OpsinError, config: UpstreamConfig) -> str:
     if error.code is not Code.UPSTREAM_UNAUTHORIZED:
-        return ""
-    return "; give one with --upstream-api-key (opsin ask: --api-key)"
+        return error.message
+    if config.api_key is None:
+        return f"the upstream wants a key, and there is none for it; give one with {KEY_FLAG}"
+    return f"{error.message}; is that of {KEY_FLAG} the right one?"
 
 
 def choose_model(models: list[ModelEntry], wanted: str | None) -> ServedModel:
