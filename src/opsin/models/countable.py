@@ -58,7 +58,7 @@ def _known(model: str, revision: str | None) -> Countable | None:
     return Countable(
         vision=facts.vision,
         max_model_len=facts.text.max_model_len,
-        source=facts.vision_source,
+        source=f"facts that opsin ships: {facts.vision_source}",
         is_verified=facts.vision_verified,
         resolved=None,
     )

@@ -257,7 +257,7 @@ _REFUSED_RULES = (
     _refused("documents", "put documents into a message", []),
     _refused("media_io_kwargs", f"limits are the server's; {_DETAIL}", {}, stays=True),
     _refused("cache_salt", _IDENTITY, stays=True),
-    _refused("priority", "requests are served in the order in which they come", 0, stays=True),
+    _refused("priority", "turns are fair between tenants, and nobody may ask for an earlier one", 0, stays=True),
     _refused("kv_transfer_params", _TRANSFER, {}, stays=True),
     _refused("ec_transfer_params", _TRANSFER, {}, stays=True),
     _refused("custom_logit_processor", _CODE, stays=True),

@@ -41,7 +41,7 @@ def test_facts_need_no_network(hub: HubConfig) -> None:
     found, facts = find_countable(QWEN, None, hub), facts_of(QWEN)
     assert facts is not None
     assert (found.vision, found.resolved, found.is_verified) == (facts.vision, None, True)
-    assert (found.max_model_len, found.source) == (128_000, facts.vision_source)
+    assert (found.max_model_len, found.source) == (128_000, f"facts that opsin ships: {facts.vision_source}")
     assert not find_countable("zai-org/GLM-4.1V-9B-Thinking", None, hub).is_verified
 
 
