@@ -10,6 +10,8 @@ help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
 
 $(STAMP): pyproject.toml constraints.txt
+	@echo "Installing opsin, PyTorch and the rest into .venv, once and without a word: minutes. It takes 1.4 GB of disk with"
+	@echo "PyTorch's CPU build (TORCH_INDEX=https://download.pytorch.org/whl/cpu), and several times that with its default one."
 	$(PYTHON) -m venv .venv
 	$(if $(TORCH_INDEX),$(BIN)/pip install --quiet --disable-pip-version-check --index-url $(TORCH_INDEX) torch==2.13.0)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'

@@ -22,6 +22,7 @@ _STYLES = {
     Verdict.INTERRUPTED: "bold yellow",
 }
 _NOTHING = "—"
+_BLANK = frozenset(f"{_NOTHING}/ ")
 
 _Row = tuple[str, Callable[[LevelSummary], str]]
 
@@ -46,7 +47,9 @@ def _parts(summary: Summary) -> Iterator[RenderableType]:
 
 def _tables(summary: Summary) -> Iterator[RenderableType]:
     yield _table("load", _LOAD, summary)
-    yield _table("latency of successes in ms", _LATENCY, summary, "value [95 % interval]; — : n is too small to tell")
+    yield _table(
+        "latency of successes in ms", _LATENCY, summary, "value [95 % interval]; — or no row: n is too small to tell"
+    )
     yield _table("per second: steady window / whole level", _RATES, summary)
     yield from _optional(summary)
     yield _table("client", _CLIENT, summary)
@@ -121,12 +124,15 @@ def _hit_rate(cache: CacheCounter) -> str:
 
 
 def _table(title: str, rows: Sequence[_Row], summary: Summary, caption: str | None = None) -> Table:
+    """Without the rows in which no level has anything to tell."""
     table = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
     table.add_column()
     for level in summary.levels:
         table.add_column(level.name, justify="right")
     for name, cell in rows:
-        table.add_row(name, *(escape(cell(level)) for level in summary.levels))
+        cells = [cell(level) for level in summary.levels]
+        if any(set(text) - _BLANK for text in cells):
+            table.add_row(name, *map(escape, cells))
     return table
 
 

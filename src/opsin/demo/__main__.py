@@ -25,6 +25,12 @@ except ImportError:
 
 BAR = 40
 
+ENCODED = "vision_encode_ms"
+
+NEXT = """
+Next: 'make serve' (or 'opsin serve') serves this model on http://127.0.0.1:8000, and the README, under "Serve", asks it
+by curl and from Python; 'opsin ask PICTURE QUESTION' asks without a server."""
+
 
 @dataclass(frozen=True, slots=True)
 class Question:
@@ -126,7 +132,10 @@ def ask(client: OpenAI, question: Question, console: Console) -> bool:
             f"  {details.image_tokens} image tokens of {usage.prompt_tokens} prompt tokens, "
             f"{usage.completion_tokens} output tokens"
         )
-    print_timeline((completion.model_extra or {})["opsin"]["timeline"], console)
+    timeline = (completion.model_extra or {})["opsin"]["timeline"]
+    print_timeline(timeline, console)
+    if ENCODED not in timeline:
+        console.print("    no vision_encode: what the encoder made of these pictures was kept from the question before")
     return right
 
 
@@ -156,6 +165,7 @@ def main() -> int:
     console.print(f"\n{sum(right)} of {len(right)} answers right.")
     if args.svg:
         console.save_svg(args.svg, title="make demo")
+    console.print(NEXT, highlight=False)
     return 0 if all(right) else 1
 
 

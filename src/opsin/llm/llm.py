@@ -22,7 +22,7 @@ from opsin.core.ids import new_request_id
 from opsin.gateway.chat import RawRequest, collect
 from opsin.llm.options import to_settings
 from opsin.llm.outputs import RequestOutput, to_output
-from opsin.llm.progress import progress
+from opsin.llm.progress import loading, progress
 from opsin.llm.prompts import Messages, PromptLike, chat_request, read_prompt
 from opsin.llm.sampling import SamplingParams
 from opsin.media.loader import MediaLoader
@@ -61,7 +61,8 @@ class LLM:
         self._places = threading.Semaphore(settings.gateway.max_requests)
         self._background = BackgroundLoop("opsin-llm")
         try:
-            self._application = self._background.run(lambda: _started(settings))
+            with loading(", ".join(table.name for table in settings.models) or settings.model):
+                self._application = self._background.run(lambda: _started(settings))
         except BaseException:
             self._background.finish(_nothing)
             self._background.join()

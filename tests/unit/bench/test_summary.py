@@ -182,6 +182,15 @@ def test_what_is_shown() -> None:
     assert "inband_error" in text
 
 
+def test_rows_without_a_number_are_left_out() -> None:
+    text = shown(summarise(the_results([a_record()])))
+    assert not [
+        line for line in text.splitlines() if line.startswith("│") and not set(line.split("│")[-2]) - set(" —/")
+    ]
+    assert "TTFT max" in text
+    assert "TTFT p99" not in text
+
+
 @pytest.mark.parametrize("records", [[], [a_failure(Outcome.NOT_STARTED)], [a_failure(Outcome.CANCELLED)]])
 def test_nothing_to_show_is_shown_too(records: list[Record]) -> None:
     assert "FAILED" in shown(summarise(the_results(records)))
