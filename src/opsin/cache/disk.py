@@ -12,6 +12,7 @@ import fcntl
 import os
 import secrets
 import shutil
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -169,12 +170,14 @@ class DiskTier:
 
 
 def check_folder(folder: Path) -> None:
-    """Whether a tier could take the folder; makes nothing. Raises ConfigError."""
+    """Whether a tier could take the folder, by a file that goes at once; leaves nothing behind. Raises ConfigError."""
     there = next(one for one in (folder.absolute(), *folder.absolute().parents) if one.exists())
     if not there.is_dir():
         raise ConfigError(f"--cache-dir {folder}: {there} is no folder")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise ConfigError(f"--cache-dir {folder}: {there} may not be written")
+    try:
+        tempfile.TemporaryFile(dir=there).close()
+    except OSError as error:
+        raise ConfigError(f"--cache-dir {folder}: {there} cannot be written: {error.strerror}") from None
     if (folder / "lock").exists():
         os.close(_taken(folder))
 

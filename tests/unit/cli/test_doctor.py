@@ -78,6 +78,8 @@ def test_the_folder_of_the_caches(capsys: pytest.CaptureFixture[str], tmp_path: 
     assert not (tmp_path / "new").exists()
     (tmp_path / "file").touch()
     assert told(tmp_path / "file" / "cache", 1).endswith(f"{tmp_path / 'file'} is no folder")
+    if sys.platform == "linux":
+        assert "/proc cannot be written: " in told(Path("/proc/cache"), 1)
     (tmp_path / "lock").touch()
     with (tmp_path / "lock").open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
