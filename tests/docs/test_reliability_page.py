@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from opsin.gateway.routes import LAST_WORDS_S
+from opsin.gateway.exchange import LAST_WORDS_S
 from tests.e2e.faults import MATRIX, Fault, Phase, table
 
 PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"

@@ -16,7 +16,7 @@ from openai import AsyncOpenAI, AuthenticationError
 from opsin.core.errors import ConfigError, Overloaded
 from opsin.gateway.auth import Caller, check_exposure
 from opsin.gateway.config import GatewayConfig
-from opsin.gateway.routes import LAST_WORDS_S
+from opsin.gateway.exchange import LAST_WORDS_S
 from opsin.settings import load_settings
 from opsin.testing.scripted_upstream import ScriptedUpstream
 from opsin.testing.scripted_upstream import serve as scripted

@@ -25,8 +25,9 @@ from opsin.core.errors import ConfigError, OpsinError
 from opsin.core.problems import raise_all
 from opsin.gateway.config import GatewayConfig
 from opsin.gateway.edge import metrics_app, public_app, server
+from opsin.gateway.exchange import LAST_WORDS_S
 from opsin.gateway.listener import Listener, bind
-from opsin.gateway.routes import LAST_WORDS_S, Gateway
+from opsin.gateway.routes import Gateway
 from opsin.settings import Configuration, Settings
 from opsin.telemetry import logs
 

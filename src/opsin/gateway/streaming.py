@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -11,13 +11,13 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from opsin.core.conversation import Fields
-from opsin.core.errors import DeadlineExceeded, OpsinError, Overloaded
+from opsin.core.errors import OpsinError
 from opsin.core.stages import Timeline
 from opsin.core.warnings import AnswerWarning
 from opsin.engine.api import Delta
 from opsin.engine.api import Usage as EngineUsage
 from opsin.gateway.chat import AnswerEvent, Collected, Done
-from opsin.gateway.deadline import Deadline
+from opsin.gateway.count import Counted
 from opsin.gateway.errors import as_opsin_error
 from opsin.gateway.prepare import UsedPicture
 from opsin.gateway.relay import Relay, Silence
@@ -128,9 +128,9 @@ def warnings_header(warnings: Sequence[AnswerWarning]) -> dict[str, str]:
 
 @dataclass(slots=True)
 class Outcome:
-    """How a stream ended; neither is set when the client left."""
+    """How a request ended; neither is set when the client left."""
 
-    done: Done | None = None
+    done: Done | Counted | None = None
     error: OpsinError | None = None
 
 
@@ -169,27 +169,14 @@ async def to_events(
 
 
 class EventStream(StreamingResponse):
-    """Server-sent events with an end that always comes: also for a client that left, or that does not read."""
+    """Server-sent events. Whoever sends them watches the client and the time."""
 
-    def __init__(
-        self,
-        events: AsyncIterator[bytes],
-        end: Callable[[], Awaitable[None]],
-        deadline: Deadline,
-        headers: Mapping[str, str],
-    ) -> None:
+    def __init__(self, events: AsyncIterator[bytes], headers: Mapping[str, str]) -> None:
         headers = {"cache-control": "no-cache", "x-accel-buffering": "no", **headers}
         super().__init__(events, media_type="text/event-stream", headers=headers)
-        self._end = end
-        self._deadline = deadline
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await self._deadline.within(super().__call__(scope, receive, send))
-        except (DeadlineExceeded, Overloaded):
-            logger.warning("a client does not read its answer and is cut off")
-        finally:
-            await self._end()
+        await self.stream_response(send)
 
 
 class _Chunks:
