@@ -42,23 +42,27 @@ class SseParser:
         if not read:
             return []
         self._after_cr = read.endswith(b"\r")
-        *ended, rest = _LINE_END.split(read)
-        events = [event for piece in ended if (event := self._end_line(piece)) is not None]
-        self._hold(self._line, rest)
+        *ended, rest = _LINE_END.split(read) if b"\r" in read else read.split(b"\n")
+        events: list[bytes] = []
+        for piece in ended:
+            line = self._ended_line(piece) if self._line or self._first_line else piece
+            if line.startswith(b"data:"):
+                self._hold(self._data, line[6:] if line.startswith(b" ", 5) else line[5:])
+            elif line == b"data":
+                self._hold(self._data, b"")
+            elif not line and (event := self._end_event()) is not None:
+                events.append(event)
+        if rest:
+            self._hold(self._line, rest)
         return events
 
-    def _end_line(self, piece: bytes) -> bytes | None:
+    def _ended_line(self, piece: bytes) -> bytes:
         line = b"".join((*self._line, piece))
         self._line.clear()
         if self._first_line:
             line = line.removeprefix(_BOM)
             self._first_line = False
-        if not line:
-            return self._end_event()
-        name, _, value = line.partition(b":")
-        if name == b"data":
-            self._hold(self._data, value.removeprefix(b" "))
-        return None
+        return line
 
     def _end_event(self) -> bytes | None:
         event = b"\n".join(self._data) if self._data else None

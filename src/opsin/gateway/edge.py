@@ -60,6 +60,7 @@ def server(app: ASGIApp, config: GatewayConfig) -> uvicorn.Config:
         log_config=None,  # its own would print the texts of exceptions
         lifespan="off",
         server_header=False,
+        proxy_headers=False,  # nothing here asks who a client is but by its key
         timeout_graceful_shutdown=math.ceil(config.drain_timeout_s) + _BACKSTOP_S,
         ssl_certfile=config.ssl_certfile,
         ssl_keyfile=config.ssl_keyfile,

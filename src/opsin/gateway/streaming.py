@@ -14,7 +14,7 @@ from opsin.core.conversation import Fields
 from opsin.core.errors import OpsinError
 from opsin.core.stages import Timeline
 from opsin.core.warnings import AnswerWarning
-from opsin.engine.api import Delta
+from opsin.engine.api import NOTHING, Delta
 from opsin.engine.api import Usage as EngineUsage
 from opsin.gateway.chat import AnswerEvent, Collected, Done
 from opsin.gateway.count import Counted
@@ -189,9 +189,12 @@ class _Chunks:
         self._role: str | None = "assistant"
 
     def delta(self, delta: Delta) -> bytes:
+        chunk = self._chunk([ChunkChoice(self._delta(delta.text or None))])
         further = delta.further
+        if further is NOTHING:
+            return encode(chunk)
         fields = FurtherFields(_raw(further.event), _raw(further.choice), _raw(further.delta))
-        return encode_with(self._chunk([ChunkChoice(self._delta(delta.text or None))]), fields)
+        return encode_with(chunk, fields)
 
     def finish(self, done: Done) -> bytes:
         chunk = self._chunk([ChunkChoice(self._delta(None), finish_reason=done.reason)])

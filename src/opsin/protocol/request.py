@@ -7,6 +7,7 @@ What is accepted, ignored and refused by name stands in :mod:`opsin.protocol.fie
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, cast
 
 import msgspec
@@ -38,7 +39,14 @@ from opsin.core.conversation import (
 )
 from opsin.core.errors import Code, InvalidRequest, MediaError
 from opsin.protocol.complaints import complaint
-from opsin.protocol.fields import PART_TYPES, FieldRule, Place, find_refused, refuse_unserved
+from opsin.protocol.fields import (
+    PART_TYPES,
+    FieldRule,
+    Place,
+    find_refused,
+    is_relayed,
+    refuse_unserved,
+)
 from opsin.protocol.relay import Relayed, relayed
 
 MAX_MESSAGES = 1024
@@ -47,8 +55,16 @@ MAX_PARTS = 1024
 MAX_COUNT = 2**31 - 1
 
 
-_RELAY: dict[str, object] = {}
-"""The validation context of a request for an engine that is sent more than opsin reads."""
+@dataclass(slots=True)
+class _Relaying:
+    """The context of validating for an engine that is sent what opsin does not read; ``found``: there is something."""
+
+    found: bool = False
+
+    def look(self, place: Place | None, fields: dict[str, object]) -> None:
+        """Notes whether any of these fields goes on to the engine."""
+        if place is Place.REQUEST or place is Place.MESSAGE:
+            self.found = self.found or any(is_relayed(place, name) for name in fields)
 
 
 class _Wire(BaseModel):
@@ -63,7 +79,10 @@ class _Wire(BaseModel):
         if not isinstance(value, dict):
             return value
         fields = cast("dict[str, object]", value)
-        if cls.place is not None and (rule := find_refused(cls.place, fields, relayed=info.context is _RELAY)):
+        relaying: _Relaying | None = info.context
+        if relaying is not None:
+            relaying.look(cls.place, fields)
+        if cls.place is not None and (rule := find_refused(cls.place, fields, relayed=relaying is not None)):
             raise PydanticCustomError("refused_field", "this field is refused", {"rule": rule})
         return {name: given for name, given in fields.items() if given is not None}
 
@@ -176,7 +195,7 @@ class ChatMessage(_Wire):
     @classmethod
     def _served(cls, role: Any, info: ValidationInfo) -> Any:
         """Of a tool only where an engine serves tools."""
-        if info.context is not _RELAY and role not in ("system", "developer", "user", "assistant"):
+        if info.context is None and role not in ("system", "developer", "user", "assistant"):
             raise PydanticCustomError("literal_error", "", {"expected": "'system', 'developer', 'user' or 'assistant'"})
         return role
 
@@ -262,7 +281,7 @@ class ChatCompletionRequest(SamplingFields):
 
     @property
     def relayed(self) -> Relayed | None:
-        """What the engine is sent besides; None where it reads no more than opsin."""
+        """What the engine is sent besides, if anything."""
         return self._relayed
 
     def relaying(self, fields: Relayed) -> ChatCompletionRequest:
@@ -295,14 +314,15 @@ def parse_request(body: bytes, *, relay: bool = False) -> ChatCompletionRequest:
         InvalidRequest: not JSON, or a field is wrong; ``param`` names the field, the message never quotes its value.
         UnsupportedParameter: a field asks for what opsin does not do.
     """
+    relaying = _Relaying() if relay else None
     try:
-        request = ChatCompletionRequest.model_validate_json(body, context=_RELAY if relay else None)
+        request = ChatCompletionRequest.model_validate_json(body, context=relaying)
     except ValidationError as error:
         raise _invalid(error) from None
     if request.stream_options is not None and not request.stream:
         raise InvalidRequest("'stream_options' needs 'stream': true", param="stream_options")
     _check_across_fields(request)
-    return request.relaying(relayed(body)) if relay else request
+    return request.relaying(relayed(body)) if relaying is not None and relaying.found else request
 
 
 def check_sampling(fields: dict[str, object]) -> SamplingFields:

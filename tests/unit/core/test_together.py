@@ -33,3 +33,11 @@ async def test_the_first_failure_ends_the_rest_and_is_itself() -> None:
     with pytest.raises(KeyError):
         await together([waits(), fails()])
     assert cancelled.is_set()
+
+
+async def test_one_alone_runs_in_the_task_of_who_waits() -> None:
+    async def whose() -> asyncio.Task[object] | None:
+        return asyncio.current_task()
+
+    assert await together([whose()]) == (asyncio.current_task(),)
+    assert not await together(())

@@ -42,6 +42,21 @@ def test_a_whole_answer() -> None:
     assert end == Finished("length", Usage(9, 5, None, 4), stages_s={})
 
 
+@pytest.mark.parametrize("delta", [{}, {"content": "a"}, {"content": None}, {"role": "assistant", "content": ""}])
+@pytest.mark.parametrize("reason", [None, "stop", "eos_token"])
+def test_a_chunk_of_text_alone_is_read_as_one_that_says_more(delta: dict[str, object], reason: str | None) -> None:
+    plain: dict[str, object] = {
+        "id": "x",
+        "choices": [{"index": 0, "delta": delta, "finish_reason": reason, "logprobs": None}],
+    }
+    alike: dict[str, object] = {**plain, "of_no_engine": None}
+    assert _read_of(plain) == _read_of(alike)
+
+
+def _read_of(event: dict[str, object]) -> object:
+    return replay(json.dumps(event).encode(), chunk("b", reason="length"))
+
+
 def test_what_opsin_does_not_read_comes_as_it_was() -> None:
     event = (
         b'{"id":"x","system_fingerprint":"fp","usage":null,"choices":[{"index":0,"stop_reason":null,'

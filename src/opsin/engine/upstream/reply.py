@@ -12,12 +12,13 @@ from opsin.core.stages import Stage
 from opsin.engine.api import NOTHING, Delta, Finished, Further, Usage
 from opsin.engine.upstream.dialect import DIALECTS, Dialect, UpstreamKind
 from opsin.engine.upstream.failures import empty, inband_error, protocol_error, truncated
-from opsin.engine.upstream.wire import Chunk, WireExtension, WireUsage
+from opsin.engine.upstream.wire import Chunk, PlainChunk, WireExtension, WireUsage
 
 _DONE = b"[DONE]"
 _SYNONYMS = {"eos": "stop", "eos_token": "stop", "stop_sequence": "stop"}  # TGI's and llama-server's older words
 _ABORTED = ("abort", "error")  # vLLM's and SGLang's reasons for a request that the engine gave up
 _decoder = msgspec.json.Decoder(Chunk)
+_plain_decoder = msgspec.json.Decoder(PlainChunk)
 
 _READ_OF_EVENT = frozenset({"id", "object", "created", "model", "choices", "usage", "error", "opsin"})
 _READ_OF_CHOICE = frozenset({"index", "delta", "finish_reason"})
@@ -46,19 +47,11 @@ class Reply:
         if data.strip() == _DONE:
             self.done = True
             return None
-        chunk = _decode(data)
-        if chunk.error is not None:
-            raise inband_error(chunk.error)
-        event = _object.decode(data)
-        if chunk.usage is not None:
-            self._usage, self._further_usage = chunk.usage, _fields(_object.decode(event["usage"]), _READ_OF_USAGE)
-        self._stages_s = self._told(chunk, event) or self._stages_s
-        if not chunk.choices:
-            return None
-        choice = chunk.choices[0]
-        if choice.finish_reason:
-            self._reason = _reason(choice.finish_reason)
-        return self._delta(choice.delta.content or "", _further(event))
+        if (plain := _plain(data)) is not None:
+            (choice,) = plain.choices
+            self._ends(choice.finish_reason)
+            return self._delta(choice.delta.content or "", NOTHING)
+        return self._take_all(_decode(data), data)
 
     def finish(self) -> Finished:
         """The end, once the stream is over. Raises EngineError when it ended without saying why.
@@ -68,6 +61,24 @@ class Reply:
         if self._reason is None:
             raise truncated() if self._has_output else empty()
         return Finished(self._reason, _usage(self._usage, self._further_usage), stages_s=self._stages_s)
+
+    def _take_all(self, chunk: Chunk, data: bytes) -> Delta | None:
+        """Whatever else a chunk says."""
+        if chunk.error is not None:
+            raise inband_error(chunk.error)
+        event = _object.decode(data)
+        if chunk.usage is not None:
+            self._usage, self._further_usage = chunk.usage, _fields(_object.decode(event["usage"]), _READ_OF_USAGE)
+        self._stages_s = self._told(chunk, event) or self._stages_s
+        if not chunk.choices:
+            return None
+        choice = chunk.choices[0]
+        self._ends(choice.finish_reason)
+        return self._delta(choice.delta.content or "", _further(event))
+
+    def _ends(self, reason: str | None) -> None:
+        if reason:
+            self._reason = _reason(reason)
 
     def _told(self, chunk: Chunk, event: dict[str, msgspec.Raw]) -> dict[Stage, float]:
         """The stages of an upstream that is an opsin itself, or what its engine reports; none of any other."""
@@ -83,6 +94,13 @@ class Reply:
         num_tokens = max(1, running - self._num_counted) if running is not None else 1
         self._num_counted += num_tokens
         return Delta(text, num_tokens, further)
+
+
+def _plain(data: bytes) -> PlainChunk | None:
+    try:
+        return _plain_decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
 
 
 def _decode(data: bytes) -> Chunk:

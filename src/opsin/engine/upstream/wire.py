@@ -101,3 +101,29 @@ class Chunk(msgspec.Struct, frozen=True):
     usage: WireUsage | None = None
     error: WireError | str | None = None
     opsin: msgspec.Raw = msgspec.Raw()  # where the upstream is an opsin; whatever another means by it does not matter
+
+
+class _PlainDelta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    role: str | None = None
+    content: str | None = None
+
+
+class _PlainChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    index: int = 0
+    delta: _PlainDelta = _PlainDelta()
+    finish_reason: str | None = None
+    logprobs: None = None
+    stop_reason: None = None  # vLLM, as the two below
+    token_ids: None = None
+
+
+class PlainChunk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A chunk that says nothing but text and why it ends, as nearly all do: whatever says more is none."""
+
+    choices: tuple[_PlainChoice]
+    id: msgspec.Raw = msgspec.Raw()
+    object: msgspec.Raw = msgspec.Raw()
+    created: msgspec.Raw = msgspec.Raw()
+    model: msgspec.Raw = msgspec.Raw()
+    usage: None = None
+    prompt_token_ids: None = None
