@@ -266,7 +266,7 @@ def build(settings: Settings, *, lookup: Lookup = system_lookup) -> Application:
             settings.gateway.max_requests, tenancy.quotas(settings), shared=settings.gateway.has_key_store
         ),
         metrics=metrics,
-        intake=Intake(media.pool, served, max_text_bytes=settings.gateway.max_text_bytes),
+        intake=Intake(settings.media, served, max_text_bytes=settings.gateway.max_text_bytes),
         config=settings.gateway,
         scopes=caches.scopes,
         eraser=eraser,

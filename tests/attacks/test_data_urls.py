@@ -12,7 +12,7 @@ from opsin.core.conversation import Detail, MediaRef
 from opsin.core.errors import MediaError
 from opsin.media.config import ACCEPTED_BY_DEFAULT, MediaConfig
 from opsin.media.label import label_warnings
-from opsin.media.lift import MIN_URL_BYTES, lift, opened
+from opsin.media.lift import MIN_URL_BYTES, lift
 from opsin.media.loader import MediaLoader
 from opsin.media.types import LiftedMedia, MediaBytes
 from tests.corpus.data_urls import BASE64, DIALECTS, PNG, Dialect
@@ -28,11 +28,11 @@ def _in_place(url: str) -> tuple[MediaRef, LiftedMedia]:
 
 
 def _lifted(url: str) -> tuple[MediaRef, LiftedMedia]:
-    """As a worker reads the URL of a large body, if it takes it out."""
+    """As the URL of a large body is read, if it is taken out."""
     body = json.dumps({"url": url}).encode()
     found = lift(body, "lifted", MediaConfig().max_image_bytes, ACCEPTED_BY_DEFAULT)
     left = json.loads(found.body)["url"]
-    return MediaRef(left, Detail.AUTO, "here"), opened(found, body, "lifted", keep_base64=False)
+    return MediaRef(left, Detail.AUTO, "here"), found.media
 
 
 async def _load(way: Way, url: str) -> MediaBytes:

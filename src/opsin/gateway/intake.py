@@ -1,7 +1,7 @@
 """From the bytes of a request body to a validated request, however large the body is.
 
-A small body is parsed where it is. A large one goes to a sandboxed worker first, which takes the pictures out of it, so
-that neither JSON nor base64 of strangers ever holds up the event loop; what is left is text.
+A small body is parsed where it is. Of a large one the pictures are taken out first, and what is left is text; all of
+that beside the event loop, so that neither JSON nor base64 of strangers ever holds it up.
 """
 
 from __future__ import annotations
@@ -12,21 +12,13 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from opsin.core.errors import BodyTooLarge
-from opsin.media.lift import opened
-from opsin.media.messages import Lifted
+from opsin.media.config import MediaConfig
+from opsin.media.lift import lift, without_base64
 from opsin.media.types import Lift, LiftedMedia
 from opsin.protocol.request import ChatCompletionRequest, parse_request
 
 LARGE_BODY_BYTES = 320 * 2**10
-"""A picture of 200 KB in base64 still fits: reading it takes 0.1 ms here, and a worker's answer is far away."""
-
-
-class Lifter(Protocol):
-    """Takes pictures out of bodies apart from this process."""
-
-    async def lift(self, body: bytes, marker: str) -> Lifted:
-        """See :func:`opsin.media.lift.lift`. Raises MediaUndecodable, Overloaded."""
-        ...
+"""A picture of 200 KB in base64 still fits: reading it takes 0.1 ms here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +52,8 @@ class Taken:
 class Intake:
     """Parses bodies."""
 
-    def __init__(self, lifter: Lifter, models: Readings, *, max_text_bytes: int) -> None:
-        self._lifter = lifter
+    def __init__(self, media: MediaConfig, models: Readings, *, max_text_bytes: int) -> None:
+        self._media = media
         self._models = models
         self._max_text_bytes = max_text_bytes
 
@@ -71,16 +63,18 @@ class Intake:
         Raises:
             InvalidRequest: as ``parse_request``.
             BodyTooLarge: too much is left without the pictures.
-            MediaUndecodable, Overloaded: the body could not be taken apart.
         """
         if len(body) <= LARGE_BODY_BYTES:
             return Taken(parse_request(body, relay=self._models.reading(body).relay))
+        return await asyncio.to_thread(self._take_apart, body)
+
+    def _take_apart(self, body: bytes) -> Taken:
         marker = f"lifted-{secrets.token_hex(8)}"  # not to be guessed: a client may write any URL
-        lifted = await self._lifter.lift(body, marker)
+        lifted = lift(body, marker, self._media.max_image_bytes, self._media.formats)
         self._check_text(len(lifted.body))
-        reading = await asyncio.to_thread(self._models.reading, lifted.body)
-        request = await asyncio.to_thread(parse_request, lifted.body, relay=reading.relay)
-        return Taken(request, opened(lifted, body, marker, keep_base64=reading.keep_base64))
+        reading = self._models.reading(lifted.body)
+        media = lifted.media if reading.keep_base64 else without_base64(lifted.media)
+        return Taken(parse_request(lifted.body, relay=reading.relay), media)
 
     def _check_text(self, num_bytes: int) -> None:
         if num_bytes > self._max_text_bytes:

@@ -1,7 +1,7 @@
 """What the pool and its workers say to each other: msgpack messages, each after its length as four bytes.
 
-A task says how long the picture or body is that follows it: that is sent as it is, because copying 32 MiB into a
-message would hold up the event loop for 40 ms.
+A task says how long the picture is that follows it: that is sent as it is, because copying 32 MiB into a message would
+hold up the event loop for 40 ms.
 
 The header travels with the picture, so a worker never guesses a format. A worker that decodes strangers' data may be
 taken over by it, so the pool reads its answers as strangers' data too: bounded, typed, and checked against the recipe.
@@ -13,7 +13,6 @@ import struct
 
 import msgspec
 
-from opsin.core.errors import Code
 from opsin.media.confine import Level
 from opsin.media.encoding import Encoding
 from opsin.media.types import ImageFormat, ImageHeader, RenderMode
@@ -31,14 +30,6 @@ class Setup(msgspec.Struct, frozen=True, tag="setup"):
     cpu_s: int
     formats: tuple[ImageFormat, ...]
     mode: RenderMode = RenderMode.EXACT
-
-
-class LiftTask(msgspec.Struct, frozen=True, tag="lift"):
-    """A request body whose pictures are to be lifted out; see :func:`opsin.media.lift.lift`."""
-
-    num_bytes: int
-    marker: str
-    max_image_bytes: int
 
 
 class RenderTask(msgspec.Struct, frozen=True, tag="render"):
@@ -82,32 +73,8 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     failure: Failure
 
 
-class LiftedPicture(msgspec.Struct, frozen=True, tag="picture"):
-    """A picture of a body. ``base64`` is where its payload stands in the body, if it can be sent on as it is."""
-
-    data: bytes
-    sha256: str
-    header: ImageHeader
-    base64: tuple[int, int] | None
-    mislabelled: bool
-
-
-class Refusal(msgspec.Struct, frozen=True, tag="refusal"):
-    """The MediaError of a lifted picture, as data."""
-
-    code: Code
-    message: str
-
-
-class Lifted(msgspec.Struct, frozen=True, tag="lifted"):
-    """The body without its pictures, and the pictures."""
-
-    body: bytes
-    pictures: tuple[LiftedPicture | Refusal, ...]
-
-
-Task = LiftTask | RenderTask | ScaleTask
-Answer = Ready | Done | Written | Failed | Lifted
+Task = RenderTask | ScaleTask
+Answer = Ready | Done | Written | Failed
 
 ANSWER_OVERHEAD_BYTES = 64
 """More than an answer has beside its pixels."""

@@ -28,8 +28,6 @@ from opsin.media.messages import (
     Answer,
     Done,
     Failed,
-    Lifted,
-    LiftTask,
     RenderTask,
     ScaleTask,
     Written,
@@ -146,20 +144,6 @@ class RenderPool:
         self._check_written(answer.data, header, media.param)
         sha256 = await asyncio.to_thread(hashlib.sha256, answer.data)
         return replace(media, data=answer.data, sha256=sha256.hexdigest(), header=header, base64=None)
-
-    async def lift(self, body: bytes, marker: str) -> Lifted:
-        """Takes the large pictures out of a request body, see :mod:`opsin.media.lift`.
-
-        Raises:
-            MediaUndecodable: the body killed its worker, or took too much time or memory.
-            Overloaded: as render.
-        """
-        task = LiftTask(len(body), marker, self._config.max_image_bytes)
-        # What is lifted is smaller than its base64; the rest is for hashes and headers, see MIN_URL_BYTES.
-        max_bytes = len(body) * 9 // 8 + ANSWER_OVERHEAD_BYTES
-        answer = await self._run(Job(task, body, max_bytes, lambda answer: isinstance(answer, Lifted), "body", None))
-        assert isinstance(answer, Lifted)
-        return answer
 
     async def _rendered(self, media: MediaBytes, recipe: RenderRecipe | None, num_bytes: int) -> bytes:
         """The pixels, exactly ``num_bytes``."""

@@ -92,7 +92,7 @@ class Glance:
 
 
 Lift = MediaBytes | MediaError
-"""A picture that a worker took out of a large body, or why it cannot be used; its ``param`` is not known yet."""
+"""A picture that was taken out of a large body, or why it cannot be used; its ``param`` is not known yet."""
 LiftedMedia = Mapping[str, Lift]
 """By the URL that stands in its place."""
 

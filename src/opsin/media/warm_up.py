@@ -6,15 +6,13 @@ has few encoders; Pillow and pillow-heif made them, with their lowest quality.
 
 from __future__ import annotations
 
-import json
-from base64 import b64decode, b64encode
+from base64 import b64decode
 from collections.abc import Collection
 from importlib import import_module
 from itertools import chain
 
 from opsin.media.encoding import JPEG_95, PNG, WEBP
 from opsin.media.header import read_header
-from opsin.media.lift import MIN_URL_BYTES, lift
 from opsin.media.render import render
 from opsin.media.scale import scale
 from opsin.media.types import ImageFormat
@@ -79,7 +77,7 @@ def samples(image_format: ImageFormat) -> tuple[bytes, ...]:
 
 
 def warm_up(formats: Collection[ImageFormat]) -> None:
-    """Renders pictures of each format, scales one with each encoder and lifts one out of a body."""
+    """Renders pictures of each format, and scales one with each encoder."""
     for name in _LATE:
         import_module(name)
     pictures = {image_format: samples(image_format) for image_format in formats}
@@ -88,5 +86,3 @@ def warm_up(formats: Collection[ImageFormat]) -> None:
     some = next(iter(pictures.values()))[0]
     for encoding in (JPEG_95, PNG, WEBP):
         scale(some, read_header(some, None, formats), Size(1, 1), encoding)
-    url = f"data:image/png;base64,{b64encode(some.ljust(MIN_URL_BYTES, bytes(1))).decode()}"
-    lift(json.dumps({"url": url, "escaped": {"url": url.replace("+", "\\u002b")}}).encode(), "", MIN_URL_BYTES, formats)

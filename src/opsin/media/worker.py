@@ -16,13 +16,11 @@ from io import BufferedReader, BufferedWriter
 from opsin.core.errors import MediaUndecodable
 from opsin.media.confine import confine
 from opsin.media.decode import verify
-from opsin.media.lift import lift
 from opsin.media.messages import (
     LENGTH,
     Answer,
     Done,
     Failed,
-    LiftTask,
     Ready,
     ScaleTask,
     Setup,
@@ -44,7 +42,6 @@ _BYTES_PER_PIXEL = 32
 """The costliest pictures, animated WebP and AVIF with alpha, take 20 to 23 for each pixel of 25 Mpx."""
 _BYTES_PER_MADE_PIXEL = 16
 """Of what a recipe makes: Pillow takes 4, and a tile is copied three times as 3 bytes until it is sent."""
-_BYTES_PER_BODY_BYTE = 8
 
 
 def main() -> None:
@@ -74,8 +71,6 @@ def _silence_libraries() -> None:
 
 def _run(task: Task, data: bytes, setup: Setup) -> Answer:
     try:
-        if isinstance(task, LiftTask):
-            return lift(data, task.marker, task.max_image_bytes, setup.formats)
         if isinstance(task, ScaleTask):
             return Written(scale(data, task.header, task.size, task.encoding))
         if task.recipe is None:
@@ -90,8 +85,6 @@ def _run(task: Task, data: bytes, setup: Setup) -> Answer:
 
 def _memory_bytes(task: Task) -> int:
     """Enough for what its header declares, so that a picture that lies there cannot take more than its share."""
-    if isinstance(task, LiftTask):
-        return _FREE_BYTES + _BYTES_PER_BODY_BYTE * task.num_bytes
     decoding = _FREE_BYTES + task.num_bytes + _BYTES_PER_PIXEL * task.header.size.area
     if isinstance(task, ScaleTask):
         return decoding + _BYTES_PER_PIXEL * task.size.area

@@ -10,7 +10,7 @@ from opsin.core.errors import Code, MediaError
 from opsin.core.warnings import AnswerWarning, WarningCode
 from opsin.media.config import ACCEPTED_BY_DEFAULT, MediaConfig
 from opsin.media.label import contradicts, label_warnings
-from opsin.media.lift import MIN_URL_BYTES, lift, opened
+from opsin.media.lift import MIN_URL_BYTES, lift
 from opsin.media.loader import MediaLoader
 from opsin.media.types import ImageFormat, LiftedMedia
 from tests.corpus.pictures import data_url, encoded, scene
@@ -56,8 +56,7 @@ def _lifted(url: str) -> tuple[MediaRef, LiftedMedia]:
     """As a worker hands it over."""
     assert len(url) > MIN_URL_BYTES
     body = json.dumps({"url": url}).encode()
-    media = opened(lift(body, "lifted", 2**20, ACCEPTED_BY_DEFAULT), body, "lifted", keep_base64=False)
-    return MediaRef("lifted:0", Detail.AUTO, "here"), media
+    return MediaRef("lifted:0", Detail.AUTO, "here"), lift(body, "lifted", 2**20, ACCEPTED_BY_DEFAULT).media
 
 
 @pytest.mark.parametrize("way", [_in_place, _lifted])

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from opsin.core.errors import Code, MediaError, MediaTooLarge, UnsupportedMediaType
+from opsin.core.errors import MediaError, MediaTooLarge, UnsupportedMediaType
 from opsin.media.config import ACCEPTED_BY_DEFAULT
-from opsin.media.lift import lift, opened
-from opsin.media.messages import Lifted, Refusal
+from opsin.media.lift import lift, without_base64
 from opsin.media.types import MediaBytes
 from tests.corpus.pictures import data_url, encoded, scene
 
@@ -31,18 +31,19 @@ def test_a_picture_becomes_its_marker_and_its_bytes() -> None:
     body = json.dumps({"text": 'he said "url": yes', **parts(URL, URL)}).encode()
     lifted = lift(body, MARKER, LIMIT, ACCEPTED_BY_DEFAULT)
     assert json.loads(lifted.body) == {"text": 'he said "url": yes', **parts(f"{MARKER}:0", f"{MARKER}:1")}
-    media = opened(lifted, body, MARKER, keep_base64=True)
-    picture = media[f"{MARKER}:1"]
+    picture = lifted.media[f"{MARKER}:1"]
     assert isinstance(picture, MediaBytes)
     assert picture.data == PNG
     assert picture.base64 is not None
     assert picture.base64.tobytes().decode() == URL.partition(",")[2]
+    (kept, _) = without_base64(lifted.media).values()
+    assert kept == replace(picture, base64=None)
 
 
 @pytest.mark.parametrize("escape", [("/", "\\/"), ("+", "\\u002B"), ("A", "\\u0041")])
 def test_escaped_base64_is_read_but_not_sent_on(escape: tuple[str, str]) -> None:
     body = b'{"image_url" : "%s"}' % URL.replace(*escape).encode()
-    picture = opened(lift(body, MARKER, LIMIT, ACCEPTED_BY_DEFAULT), body, MARKER, keep_base64=True)[f"{MARKER}:0"]
+    picture = lift(body, MARKER, LIMIT, ACCEPTED_BY_DEFAULT).media[f"{MARKER}:0"]
     assert isinstance(picture, MediaBytes)
     assert (picture.data, picture.base64) == (PNG, None)
 
@@ -50,7 +51,7 @@ def test_escaped_base64_is_read_but_not_sent_on(escape: tuple[str, str]) -> None
 @pytest.mark.parametrize("url", [PADDED.rstrip("="), PADDED[:5000] + "\\r\\n" + PADDED[5000:]])
 def test_base64_that_is_not_canonical_is_not_sent_on(url: str) -> None:
     body = b'{"url":"%s"}' % url.encode()
-    picture = opened(lift(body, MARKER, LIMIT, ACCEPTED_BY_DEFAULT), body, MARKER, keep_base64=True)[f"{MARKER}:0"]
+    picture = lift(body, MARKER, LIMIT, ACCEPTED_BY_DEFAULT).media[f"{MARKER}:0"]
     assert isinstance(picture, MediaBytes)
     assert picture.base64 is None
 
@@ -70,26 +71,22 @@ def test_all_else_stays_as_it_is(body: str) -> None:
     assert lift(body.encode(), MARKER, LIMIT, ACCEPTED_BY_DEFAULT).body == body.encode()
 
 
+@pytest.mark.parametrize("before", [2**17 - 6, 2**17 - 5, 2**17 - 4, 2**17 - 1, 2**17, 2**17 + 1])
+def test_pictures_are_found_wherever_they_stand(before: int) -> None:
+    body = b'{"image_url": "%s"}' % URL.encode()
+    padded = b" " * (before - body.index(b"data:")) + body
+    assert list(lift(padded, MARKER, LIMIT, ACCEPTED_BY_DEFAULT).media) == [f"{MARKER}:0"]
+
+
 def test_a_wrong_picture_is_lifted_as_its_error() -> None:
     urls = ("data:;base64," + "!" * 5000, URL, data_url(b"GIF?" * 2000))
     body = json.dumps(parts(*urls)).encode()
-    bad, large, foreign = opened(
-        lift(body, MARKER, 8000, ACCEPTED_BY_DEFAULT), body, MARKER, keep_base64=False
-    ).values()
+    bad, large, foreign = lift(body, MARKER, 8000, ACCEPTED_BY_DEFAULT).media.values()
     assert isinstance(bad, MediaError)
     assert bad.code == "invalid_data_url"
     assert "offset 13" in bad.message
     assert isinstance(large, MediaTooLarge)
     assert isinstance(foreign, UnsupportedMediaType)
-
-
-def test_a_worker_can_refuse_a_picture_and_nothing_else() -> None:
-    refusals = Lifted(b"", (Refusal(Code.IMAGE_TRUNCATED, "Cut."), Refusal(Code.INTERNAL_ERROR, "0xdeadbeef")))
-    cut, foreign = opened(refusals, b"", MARKER, keep_base64=False).values()
-    assert isinstance(cut, MediaError)
-    assert isinstance(foreign, MediaError)
-    assert (cut.code, cut.message) == (Code.IMAGE_TRUNCATED, "Cut.")
-    assert (foreign.code, "0x" in foreign.message) == (Code.IMAGE_UNDECODABLE, False)
 
 
 def test_valid_json_stays_valid_and_equal_but_for_the_pictures() -> None:
@@ -105,8 +102,8 @@ def test_valid_json_stays_valid_and_equal_but_for_the_pictures() -> None:
         body = json.dumps(value, ensure_ascii=rng.random() < 0.5).encode()
         lifted = lift(body, MARKER, LIMIT, ACCEPTED_BY_DEFAULT)
         restored = lifted.body
-        for number, picture in enumerate(lifted.pictures):
-            assert f"{MARKER}:{number}".encode() in restored, picture
+        for name in lifted.media:
+            assert name.encode() in restored
         after = json.loads(restored)
         assert after["deep"][0]["image_url"].startswith(MARKER)
         assert after.keys() == value.keys()

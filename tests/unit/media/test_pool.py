@@ -187,20 +187,6 @@ async def test_pictures_wait_for_bytes_beside_an_idle_worker() -> None:
         assert pool.worker_pids == pids
 
 
-async def test_a_body_is_lifted_while_pictures_wait_for_bytes() -> None:
-    limits = {"max_decoded_bytes_per_image": 400, "max_decoding_bytes": 400}
-    async with running(render_workers=2, **limits) as pool:
-        stopped, _ = pool.worker_pids
-        os.kill(stopped, signal.SIGSTOP)
-        # One takes the stopped worker with all bytes, or the other one and is done: then the next one takes it.
-        tasks = [asyncio.create_task(render(pool, picture())) for _ in range(4)]
-        await asyncio.sleep(0.3)
-        assert pool.decoding_bytes == 8 * 8 * 4
-        assert (await pool.lift(b"{}", "marker")).body == b"{}"
-        os.kill(stopped, signal.SIGCONT)
-        await asyncio.gather(*tasks)
-
-
 async def test_what_decoders_print_is_in_no_log(capfd: pytest.CaptureFixture[str]) -> None:
     """libtiff quotes a damaged file on standard error, Pillow logs and warns."""
     damaged = [bad.data for bad in rare_bad_pictures() if bad.name.startswith("tiff")]
