@@ -7,12 +7,12 @@ work there too, where no response exists yet that could be closed.
 from __future__ import annotations
 
 import asyncio
-import io
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 import aiohttp
+from aiohttp.abc import AbstractStreamWriter
 
 from opsin.core.errors import EngineError, OpsinError
 from opsin.engine.upstream.failures import http_error, protocol_error, transport_error
@@ -20,6 +20,7 @@ from opsin.engine.upstream.failures import http_error, protocol_error, transport
 MAX_ERROR_BODY_BYTES = 64 * 2**10
 _ERROR_BODY_TIMEOUT_S = 5.0
 _LAST_CHUNK_TIMEOUT_S = 0.1
+_PIECE_BYTES = 256 * 2**10
 
 
 class Call:
@@ -53,11 +54,10 @@ class Call:
         await self.close(finished=True)
         self._response = None
         async with self._interruptible():
-            # BytesIO, not bytes: aiohttp then writes it in pieces and leaves the loop between them.
             response = await self._session.post(
                 self._url,
-                data=io.BytesIO(body),
-                headers={"Content-Type": "application/json", "Accept": "text/event-stream"},
+                data=_JsonInPieces(body),
+                headers={"Accept": "text/event-stream"},
                 allow_redirects=False,  # a redirect would carry pictures and key to an address nobody configured
             )
             self._response = response
@@ -69,10 +69,14 @@ class Call:
     async def read(self) -> bytes:
         """The next bytes as they come; empty at the end of the stream."""
         assert self._response is not None, "read follows post"
-        async with self._interruptible():
-            read = await self._response.content.readany()
-            self.heard_at = time.monotonic()
-            return read
+        if self._stopped is not None:
+            raise self._stopped
+        try:
+            read = await self._response.content.readany()  # closing the response wakes it
+        except (aiohttp.ClientError, OSError) as error:
+            raise self._failure(error) from None
+        self.heard_at = time.monotonic()
+        return read
 
     async def close(self, *, finished: bool) -> None:
         """Frees the connection. A ``finished`` stream has only its last HTTP chunk to come: read, so as to keep it."""
@@ -95,11 +99,32 @@ class Call:
             async with asyncio.timeout(None) as self._wait:
                 yield
         except (aiohttp.ClientError, OSError) as error:
-            if self._stopped is not None:
-                raise self._stopped from None
-            raise transport_error(error, answered=self.answered) from None
+            raise self._failure(error) from None
         finally:
             self._wait = None
+
+    def _failure(self, error: aiohttp.ClientError | OSError) -> OpsinError:
+        return self._stopped or transport_error(error, answered=self.answered)
+
+
+class _JsonInPieces(aiohttp.Payload):
+    """A body that is written without another copy of it, and leaves the loop to others between its pieces."""
+
+    def __init__(self, body: bytes) -> None:
+        super().__init__(body, content_type="application/json")
+        self._size = len(body)
+
+    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+        """As aiohttp asks of each payload."""
+        return bytes(self._value).decode(encoding, errors)
+
+    async def write(self, writer: AbstractStreamWriter) -> None:
+        """All of it."""
+        body = memoryview(self._value)
+        await writer.write(body[:_PIECE_BYTES])
+        for start in range(_PIECE_BYTES, len(body), _PIECE_BYTES):
+            await asyncio.sleep(0)
+            await writer.write(body[start : start + _PIECE_BYTES])
 
 
 async def read_failure(response: aiohttp.ClientResponse) -> OpsinError:
