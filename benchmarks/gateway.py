@@ -7,7 +7,8 @@ Behind every arm stands the same scripted engine, which answers at once. First e
 then it gets requests at half of that rate, evenly spaced, and so does the engine itself: what is added is the
 difference of the medians. Every answer is read to its end and has to be whole. A picture is one of a few that the
 server has seen before, or new to it by a few bytes behind its end (``-new``): a new one opsin decodes in a worker
-before it goes on; LiteLLM never looks.
+before it goes on; LiteLLM never looks. With ``--pin`` each server has the first core for itself, and what measures it
+has the others: on two cores a server otherwise waits for its own client.
 """
 
 from __future__ import annotations
@@ -187,7 +188,7 @@ async def saturated(arm: Arm, bodies: Bodies, seconds: float, concurrency: int) 
 
 
 async def at_rate(arm: Arm, bodies: Bodies, per_s: float, seconds: float) -> list[float]:
-    """Latencies in milliseconds of an open loop with even gaps, from the moment at which each request was due."""
+    """Latencies in milliseconds of an open loop with even gaps, from the moment at which each request was sent."""
     connections = Connections(arm)
     began = time.perf_counter()
     asked: list[asyncio.Task[float]] = []
@@ -221,11 +222,16 @@ def main() -> int:
     args = _arguments()
     kinds = [kind for kind in KINDS if kind.name in args.kinds]
     results: dict[tuple[str, str], Result] = {}
+    cores = sorted(os.sched_getaffinity(0))
+    served, measuring = (cores[:1], cores[1:]) if args.pin else (cores, cores)
     with ExitStack() as stack:
+        os.sched_setaffinity(0, measuring)  # children inherit it
         engine = Arm("engine", stack.enter_context(_scripted_engine()))
+        os.sched_setaffinity(0, served)
         arms = [stack.enter_context(_opsin(engine, args.serve))]
         if args.litellm:
             arms.append(stack.enter_context(_litellm(engine, args.litellm)))
+        os.sched_setaffinity(0, measuring)
         for kind in kinds:
             for arm in arms:
 
@@ -323,6 +329,7 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--seconds", type=float, default=8.0, help="of each closed loop, and of each open one")
     parser.add_argument("--concurrency", type=int, default=8, help="of the closed loop")
+    parser.add_argument("--pin", action="store_true", help="each server on the first core, all else on the others")
     parser.add_argument("--serve", default="", metavar="FLAGS", help="more flags for opsin serve")
     return parser.parse_args()
 
