@@ -105,7 +105,7 @@ class Seen:
         """No secret in any line; one access line per answer, which says the same."""
         output = (server.log + printed).encode()
         assert [secret for secret in SECRETS if secret in output] == [], server.log
-        lines = [line for line in server.lines if " opsin.gateway.routes " in line]
+        lines = [line for line in server.lines if " opsin.gateway.exchange " in line]
         logged = [dict(re.findall(r"(\w+)=(\S+)", line)) for line in lines]
         assert set(Counter(line["request_id"] for line in logged).values()) <= {1}
         told = {line["request_id"]: line.get("code", line["status"]) for line in logged}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
@@ -34,8 +33,6 @@ from opsin.gateway.told import engine_stage_samples, replica_samples
 from opsin.gateway.uploads import Uploads
 from opsin.protocol.response import encode
 from opsin.telemetry.metrics import Metrics
-
-logger = logging.getLogger(__name__)
 
 OPEN_ROUTES = frozenset({"/health", "/ready"})
 """All others need a key."""

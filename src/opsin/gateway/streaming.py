@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -42,8 +41,6 @@ from opsin.protocol.response import (
     error_body,
     now,
 )
-
-logger = logging.getLogger(__name__)
 
 WARNINGS_HEADER = "x-opsin-warnings"
 
