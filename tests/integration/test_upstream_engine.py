@@ -9,13 +9,15 @@ import json
 import socket
 import sys
 import time
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from pydantic import SecretStr
 
 from opsin.core.conversation import Conversation, Detail, MediaRef, Message, TextPart
@@ -468,6 +470,47 @@ async def test_an_upstream_that_goes_away() -> None:
     assert reason is not None
     assert "127.0.0.1" not in reason
     await engine.close()
+
+
+def _models_only(chat: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> web.Application:
+    async def models(request: web.Request) -> web.Response:
+        return web.json_response({"data": [{"id": "m"}]})
+
+    app = web.Application()
+    app.router.add_get("/v1/models", models)
+    app.router.add_post("/v1/chat/completions", chat)
+    return app
+
+
+async def test_one_connection_that_breaks_before_the_head_stops_no_other_request() -> None:
+    async def broken(request: web.Request) -> web.Response:
+        await request.read()
+        assert request.transport is not None
+        request.transport.close()
+        return web.Response()
+
+    async with TestServer(_models_only(broken)) as server:
+        engine = UpstreamEngine(UpstreamConfig(url=str(server.make_url("/"))))
+        await engine.start()
+        error, _ = await failure(engine, a_request())
+        assert (error.code, error.not_begun, engine.unready_reason()) == ("upstream_unavailable", False, None)
+        await engine.close()
+
+
+async def test_an_upstream_whose_list_of_models_has_no_end() -> None:
+    async def endless(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        with suppress(ConnectionError):
+            while True:
+                await response.write(b" " * 2**20)
+        return response
+
+    app = web.Application()
+    app.router.add_get("/v1/models", endless)
+    async with TestServer(app) as server:
+        with pytest.raises(ConfigError, match="no list of models"):
+            await UpstreamEngine(UpstreamConfig(url=str(server.make_url("/")))).start()
 
 
 async def test_a_model_that_is_not_there() -> None:

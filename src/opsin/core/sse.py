@@ -57,6 +57,7 @@ class SseParser:
         return events
 
     def _ended_line(self, piece: bytes) -> bytes:
+        self._held_bytes -= sum(map(len, self._line))
         line = b"".join((*self._line, piece))
         self._line.clear()
         if self._first_line:

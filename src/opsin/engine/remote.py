@@ -34,7 +34,7 @@ class Answer(Protocol):
 
     @property
     def answered(self) -> bool:
-        """Whether anything has come back."""
+        """Whether anything has come back, were it only the end of a connection that somebody had taken."""
         ...
 
     def deltas(self) -> AsyncGenerator[Delta, None]:

@@ -85,6 +85,12 @@ def test_a_huge_event_is_refused_before_it_is_whole() -> None:
             parser.feed(b"data" + b"x" * 2**20)
 
 
+def test_an_event_within_the_limit_is_given_however_it_is_cut() -> None:
+    parser, data = SseParser(), b"x" * (MAX_EVENT_BYTES - 2**10)
+    wire = b"data:" + data + b"\n\n"
+    assert [event for at in range(0, len(wire), 2**16) for event in parser.feed(wire[at : at + 2**16])] == [data]
+
+
 def test_the_limit_is_for_one_event_not_for_the_stream() -> None:
     parser = SseParser()
     event = b"data: " + b"x" * 2**20 + b"\n\n"

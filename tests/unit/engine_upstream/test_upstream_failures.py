@@ -11,6 +11,8 @@ import aiohttp
 import pytest
 from aiohttp import client_exceptions
 from aiohttp.client_reqrep import ConnectionKey
+from multidict import CIMultiDict, CIMultiDictProxy
+from yarl import URL
 
 from opsin.core.errors import (
     ContextLengthExceeded,
@@ -25,6 +27,7 @@ from opsin.engine.upstream.failures import http_error, inband_error, transport_e
 from opsin.engine.upstream.wire import WireError
 
 KEY = ConnectionKey("10.0.0.7", 8000, False, True, None, None, None)
+REQUEST = aiohttp.RequestInfo(URL("http://10.0.0.7"), "POST", CIMultiDictProxy(CIMultiDict[str]()))
 
 
 def wrapped(**error: Any) -> bytes:
@@ -141,6 +144,7 @@ def test_every_error_event(error: WireError | str, kind: type[OpsinError], code:
         (aiohttp.ClientConnectorDNSError(KEY, OSError(-2, "name")), "upstream_unavailable", "upstream_truncated"),
         (aiohttp.ClientConnectorCertificateError(KEY, ssl.CertificateError("x")), "upstream_unavailable", None),
         (aiohttp.InvalidURL("http://10.0.0.7"), "upstream_unavailable", "upstream_truncated"),
+        (aiohttp.ClientResponseError(REQUEST, (), message="10.0.0.7"), "upstream_protocol", "upstream_truncated"),
     ],
 )
 def test_every_transport_failure(error: aiohttp.ClientError | OSError, before: str, after: str | None) -> None:
@@ -188,6 +192,7 @@ def test_which_answers_say_that_nothing_was_begun(status: int, body: bytes, not_
         (aiohttp.ConnectionTimeoutError(), True),
         (aiohttp.SocketTimeoutError(), False),
         (aiohttp.ServerDisconnectedError(), False),
+        (aiohttp.ClientResponseError(REQUEST, ()), False),
         (aiohttp.ClientOSError(), False),
         (ConnectionResetError(), False),
     ],

@@ -80,6 +80,21 @@ def test_what_opsin_does_not_read_comes_as_it_was() -> None:
     assert (end.reason, end.usage.further) == ("tool_calls", (("x", b'{"y": 1}'),))
 
 
+def test_what_comes_on_several_lines_goes_on_one() -> None:
+    deltas, _ = replay(b'{"choices":[{"delta":{"tool_calls":[\n\n{"index":\n0}]},"finish_reason":"stop"}]}')
+    assert deltas == [Delta("", 1, Further(delta=(("tool_calls", b'[  {"index": 0}]'),)))]
+
+
+def test_a_whole_message_beside_the_last_delta_is_not_passed_on() -> None:
+    end = b'{"choices":[{"index":0,"delta":{},"message":{"content":"a"},"finish_reason":"stop"}]}'
+    assert replay(chunk("a"), end)[0] == [Delta("a", 1)]
+
+
+def test_null_stands_for_no_choice_and_no_delta() -> None:
+    nulls = (b'{"choices":null}', b'{"choices":[{"index":0,"delta":null,"finish_reason":"stop"}]}')
+    assert replay(chunk("a"), *nulls)[0] == [Delta("a", 1)]
+
+
 def test_what_stands_beside_no_output_counts_no_token() -> None:
     deltas, _ = replay(
         json.dumps({"choices": [{"delta": {"role": "assistant"}}], "fp": 1}).encode(), chunk("a", reason="stop")
@@ -187,6 +202,10 @@ def test_a_legitimate_stop_without_text() -> None:
         ((b"{",), "upstream_protocol"),
         ((b'{"choices":[{"delta":{"content":7}}]}',), "upstream_protocol"),
         ((b'{"choices":[{"delta":{"content":"\xff"}}]}',), "upstream_protocol"),
+        ((b'{"choices":[{"delta":{"content":"a","reasoning":"\xff"}}]}',), "upstream_protocol"),
+        ((b'{"choices":[{"delta":{"content":"a","\xff":1}}]}',), "upstream_protocol"),
+        ((b'{"choices":[],"x":' + b"[" * 50_000 + b"]" * 50_000 + b"}",), "upstream_protocol"),
+        ((b'{"choices":[{"index":1,"delta":{"content":"a"}}]}',), "upstream_protocol"),
         ((b'{"error":{"message":"x"}}',), "upstream_error"),
         ((chunk("a"), b'{"error":"x","choices":[]}'), "upstream_error"),
     ],

@@ -35,7 +35,7 @@ class ChatAnswer:
     @property
     def answered(self) -> bool:
         """See Answer."""
-        return self._call.answered
+        return self._call.reached
 
     async def deltas(self) -> AsyncGenerator[Delta, None]:
         """See Answer. Raises as listed in :mod:`opsin.engine.upstream.failures`."""

@@ -32,6 +32,7 @@ class Call:
         self._response: aiohttp.ClientResponse | None = None
         self._wait: asyncio.Timeout | None = None
         self._stopped: EngineError | None = None
+        self.reached = False  # somebody was there, whatever became of the request
         self.heard_at: float | None = None  # time.monotonic() of the last bytes of the stream
 
     @property
@@ -60,7 +61,7 @@ class Call:
                 headers={"Accept": "text/event-stream"},
                 allow_redirects=False,  # a redirect would carry pictures and key to an address nobody configured
             )
-            self._response = response
+            self._response, self.reached = response, True
             if response.status != 200:
                 raise await read_failure(response)
         if response.content_type == "application/json":
@@ -104,7 +105,11 @@ class Call:
             self._wait = None
 
     def _failure(self, error: aiohttp.ClientError | OSError) -> OpsinError:
-        return self._stopped or transport_error(error, answered=self.answered)
+        if self._stopped is not None:
+            return self._stopped
+        failure = transport_error(error, answered=self.answered)
+        self.reached = self.reached or not failure.not_begun
+        return failure
 
 
 class _JsonInPieces(aiohttp.Payload):

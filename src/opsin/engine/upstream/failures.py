@@ -75,6 +75,8 @@ def _transport_error(error: aiohttp.ClientError | OSError, *, answered: bool) ->
             return EngineError("the upstream did not answer in time", code=Code.UPSTREAM_TIMEOUT)
         case _ if answered:
             return truncated()
+        case aiohttp.ClientResponseError():
+            return protocol_error("what is no HTTP answer")
         case aiohttp.ClientConnectorDNSError():
             why = "its name does not resolve"
         case aiohttp.ClientSSLError() | aiohttp.ClientConnectorCertificateError() | aiohttp.ServerFingerprintMismatch():
@@ -192,7 +194,7 @@ def _status_of(wire: WireError) -> int | None:
 def _decode(body: bytes) -> WireError:
     try:
         return msgspec.json.decode(body, type=ErrorBody).unwrap()
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return WireError(message=body.decode(errors="replace"))
 
 

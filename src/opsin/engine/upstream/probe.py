@@ -23,6 +23,9 @@ logger = logging.getLogger(__name__)
 KEY_FLAG = "--upstream-api-key"
 """As messages name it; a command may have another name for it."""
 
+MAX_BYTES = 16 * 2**20
+"""10,000 models are some 2 MB."""
+
 _RETRY_S = 0.25
 _TELL_S = 10.0
 _MAX_NAMED = 5
@@ -53,11 +56,19 @@ async def fetch_models(config: UpstreamConfig) -> list[ModelEntry]:
         ):
             if response.status != 200:
                 raise await read_failure(response)
-            return msgspec.json.decode(await response.read(), type=ModelList).data
+            return msgspec.json.decode(await _read(response.content), type=ModelList).data
     except (aiohttp.ClientError, OSError) as error:
         raise transport_error(error, answered=False) from None
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise protocol_error("no list of models from /v1/models") from None
+
+
+async def _read(content: aiohttp.StreamReader) -> bytes:
+    """A list that is longer than MAX_BYTES is cut, and then none."""
+    body = bytearray()
+    while len(body) < MAX_BYTES and (read := await content.readany()):
+        body += read
+    return bytes(body)
 
 
 async def wait_for_models(config: UpstreamConfig) -> list[ModelEntry]:

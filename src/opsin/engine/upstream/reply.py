@@ -21,12 +21,13 @@ _decoder = msgspec.json.Decoder(Chunk)
 _plain_decoder = msgspec.json.Decoder(PlainChunk)
 
 _READ_OF_EVENT = frozenset({"id", "object", "created", "model", "choices", "usage", "error", "opsin"})
-_READ_OF_CHOICE = frozenset({"index", "delta", "finish_reason"})
+_READ_OF_CHOICE = frozenset({"index", "delta", "finish_reason", "message"})  # some repeat the whole answer at its end
 _READ_OF_DELTA = frozenset({"content", "role"})
 _READ_OF_USAGE = frozenset({"prompt_tokens", "completion_tokens", "total_tokens", "prompt_tokens_details"})
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _objects = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
 _ABSENT = b"null"
+_NULL = msgspec.Raw(_ABSENT)
 
 
 class Reply:
@@ -49,9 +50,9 @@ class Reply:
             return None
         if (plain := _plain(data)) is not None:
             (choice,) = plain.choices
-            self._ends(choice.finish_reason)
+            self._ends(choice.index, choice.finish_reason)
             return self._delta(choice.delta.content or "", NOTHING)
-        return self._take_all(_decode(data), data)
+        return self._take_all(*_decode(data))
 
     def finish(self) -> Finished:
         """The end, once the stream is over. Raises EngineError when it ended without saying why.
@@ -62,21 +63,22 @@ class Reply:
             raise truncated() if self._has_output else empty()
         return Finished(self._reason, _usage(self._usage, self._further_usage), stages_s=self._stages_s)
 
-    def _take_all(self, chunk: Chunk, data: bytes) -> Delta | None:
+    def _take_all(self, chunk: Chunk, event: dict[str, msgspec.Raw]) -> Delta | None:
         """Whatever else a chunk says."""
         if chunk.error is not None:
             raise inband_error(chunk.error)
-        event = _object.decode(data)
         if chunk.usage is not None:
             self._usage, self._further_usage = chunk.usage, _fields(_object.decode(event["usage"]), _READ_OF_USAGE)
         self._stages_s = self._told(chunk, event) or self._stages_s
         if not chunk.choices:
             return None
         choice = chunk.choices[0]
-        self._ends(choice.finish_reason)
-        return self._delta(choice.delta.content or "", _further(event))
+        self._ends(choice.index, choice.finish_reason)
+        return self._delta((choice.delta and choice.delta.content) or "", _further(event))
 
-    def _ends(self, reason: str | None) -> None:
+    def _ends(self, index: int, reason: str | None) -> None:
+        if index:
+            raise protocol_error("a second choice where one was asked for")
         if reason:
             self._reason = _reason(reason)
 
@@ -99,14 +101,16 @@ class Reply:
 def _plain(data: bytes) -> PlainChunk | None:
     try:
         return _plain_decoder.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 
-def _decode(data: bytes) -> Chunk:
+def _decode(data: bytes) -> tuple[Chunk, dict[str, msgspec.Raw]]:
+    """What opsin reads, and all fields as they came. A decoder leaves the characters of what it skips unread."""
     try:
-        return _decoder.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        data.decode()
+        return _decoder.decode(data), _object.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise protocol_error("an event that is no chat chunk") from None
 
 
@@ -114,7 +118,7 @@ def _reported_s(report: msgspec.Raw, names: Mapping[Stage, str]) -> dict[Stage, 
     """Milliseconds by an engine's own names; what it left out or garbled is not known."""
     try:
         values = _object.decode(report)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except msgspec.DecodeError:
         return {}
     told = {stage: _milliseconds(values[name]) for stage, name in names.items() if name in values}
     return {stage: ms / 1e3 for stage, ms in told.items() if ms is not None and ms >= 0}
@@ -130,19 +134,20 @@ def _milliseconds(value: msgspec.Raw) -> float | None:
 def _stages_s(extension: msgspec.Raw) -> dict[Stage, float]:
     try:
         timeline = msgspec.json.decode(extension, type=WireExtension).timeline
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except msgspec.DecodeError:
         return {}
     return {stage: ms / 1e3 for stage in Stage if (ms := timeline.get(f"{stage}_ms", -1.0)) >= 0}
 
 
 def _further(event: dict[str, msgspec.Raw]) -> Further:
     choice = _objects.decode(event["choices"])[0]
-    delta = _object.decode(choice["delta"]) if "delta" in choice else {}
+    delta = _object.decode(choice["delta"]) if choice.get("delta", _NULL) != _NULL else {}
     return Further(_fields(event, _READ_OF_EVENT), _fields(choice, _READ_OF_CHOICE), _fields(delta, _READ_OF_DELTA))
 
 
 def _fields(of: dict[str, msgspec.Raw], read: frozenset[str]) -> Fields:
-    fields = ((name, bytes(value)) for name, value in of.items() if name not in read)
+    """What is not read, each on one line, as it goes into an event again: no string of JSON holds an end of a line."""
+    fields = ((name, bytes(value).replace(b"\n", b" ")) for name, value in of.items() if name not in read)
     return tuple((name, value) for name, value in fields if value != _ABSENT)
 
 

@@ -84,7 +84,8 @@ class ChunkDelta(msgspec.Struct, frozen=True):
 class ChunkChoice(msgspec.Struct, frozen=True):
     """One choice of a chunk; opsin asks for one only."""
 
-    delta: ChunkDelta = ChunkDelta()
+    index: int = 0
+    delta: ChunkDelta | None = None
     finish_reason: str | None = None
 
 
@@ -97,7 +98,7 @@ class WireExtension(msgspec.Struct, frozen=True):
 class Chunk(msgspec.Struct, frozen=True):
     """One event of a chat stream: text, the end, usage (then ``choices`` is empty), or an error after HTTP 200."""
 
-    choices: list[ChunkChoice] = []
+    choices: list[ChunkChoice] | None = None
     usage: WireUsage | None = None
     error: WireError | str | None = None
     opsin: msgspec.Raw = msgspec.Raw()  # where the upstream is an opsin; whatever another means by it does not matter
