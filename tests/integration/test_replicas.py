@@ -32,6 +32,9 @@ from tests.integration.test_upstream_engine import a_request, answer, failure
 FULL = Script(status=429, failure=Failure(message="full", type="rate_limit", code=429))
 LOADING = Script(status=503, failure=Failure(message="Loading model", type="unavailable_error", code=503))
 BROKEN = Script(status=500, failure=Failure(message="broken", type="internal", code=500))
+NOT_READY = Script(
+    status=503, failure=Failure(message="the model is loading", type="engine_error", code="engine_unavailable")
+)
 DIED = Script(status=503, failure=Failure(message="the engine died", type="engine_error", code="engine_died"))
 LONG = Script(text="one two three four five six seven eight", itl_s=0.05)
 DOWN = "http://127.0.0.1:9/v1"  # the discard port: nobody listens
@@ -131,7 +134,7 @@ async def test_what_overflows_goes_to_the_others() -> None:
         assert sum(replicas.counts()) == 12
 
 
-@pytest.mark.parametrize("refusal", [FULL, LOADING])
+@pytest.mark.parametrize("refusal", [FULL, LOADING, NOT_READY])
 async def test_a_refusal_before_any_work_moves_on(refusal: Script) -> None:
     async with running() as replicas:
         first, _ = replicas.urls
@@ -209,6 +212,34 @@ async def test_nobody_there_is_the_first_ones_failure() -> None:
     with pytest.raises(EngineError, match="was not ready within 0 s: the upstream cannot be reached"):
         await engine.start()
     await engine.close()
+
+
+async def test_an_opsin_that_loads_joins_when_it_is_ready() -> None:
+    """It lists its models from the beginning, and /ready tells whether they can be asked."""
+    async with gateway() as there, gateway(started=False) as loading:
+        urls = [f"{one.url}/v1" for one in (there, loading)]
+        engine = ReplicatedEngine(_opened, urls, RoutingConfig())
+
+        async def states() -> list[ReplicaState]:
+            return [one.state for one in (await engine.stats()).replicas]
+
+        async def is_ready() -> bool:
+            return await states() == [ReplicaState.READY] * 2
+
+        await engine.start()
+        for number in range(8):
+            text, _ = await answer(engine, a_request(str(number), (Message("user", (TextPart(f"{number}"),)),)))
+            assert text
+        assert await states() == [ReplicaState.READY, ReplicaState.DOWN]
+        await loading.application.models[0].start()
+        await until(is_ready)
+        await loading.application.models[0].served.engine.close()
+
+        async def is_down() -> bool:
+            return await states() == [ReplicaState.READY, ReplicaState.DOWN]
+
+        await until(is_down)
+        await engine.close()
 
 
 async def test_a_bug_in_an_engine_ends_the_start() -> None:

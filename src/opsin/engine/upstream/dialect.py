@@ -42,6 +42,8 @@ class Dialect:
     Attributes:
         kind: the engine; AUTO is the row for one that nobody knows.
         owned_by: by which ``/v1/models`` gives the engine away.
+        ready: the route that answers 503 while it cannot be asked; None: it lists no models before it can be, or nobody
+            knows. llama-server and opsin list theirs while they load, vLLM when its engine is dead.
         formats: pictures that it reads; None: nobody knows, so they go as they came.
         ignores_orientation: it shows the model a picture as it is stored, whatever EXIF says.
         names_pictures: a picture part's ``uuid`` is its identity in all caches, and stands for known bytes.
@@ -57,6 +59,7 @@ class Dialect:
 
     kind: UpstreamKind
     owned_by: str | None = None
+    ready: str | None = None
     formats: frozenset[ImageFormat] | None = None
     ignores_orientation: bool = False
     names_pictures: bool = False
@@ -81,6 +84,7 @@ _ROWS = (
     Dialect(
         kind=UpstreamKind.VLLM,
         owned_by="vllm",
+        ready="/health",
         formats=_BY_PILLOW,
         names_pictures=True,
         salt="cache_salt",
@@ -101,6 +105,7 @@ _ROWS = (
     Dialect(
         kind=UpstreamKind.LLAMA_CPP,
         owned_by="llamacpp",
+        ready="/health",
         formats=_BY_STB,
         ignores_orientation=True,
         cache_switch="cache_prompt",
@@ -131,6 +136,7 @@ _ROWS = (
     Dialect(
         kind=UpstreamKind.OPSIN,
         owned_by="opsin",
+        ready="/ready",
         formats=_EVERY_FORMAT - {ImageFormat.HEIC, ImageFormat.AVIF, ImageFormat.TIFF},  # what it takes by default
         waiting="opsin_num_requests_waiting",
     ),

@@ -51,6 +51,7 @@ _OUT_OF_MEMORY = re.compile(r"out.of.memory|OutOfMemory", re.IGNORECASE)
 _GONE = re.compile(r"Cache miss for image at index (\d{1,6})\b")  # vLLM's
 _CONTEXT_TYPES = ("context_length_exceeded", "exceed_context_size_error")  # OpenAI; llama-server
 _OF_OPSIN = (EngineError.type, Overloaded.type)
+_OPSIN_BEFORE_WORK = (Code.OVERLOADED.value, Code.ENGINE_UNAVAILABLE.value)
 _REFUSAL_TYPES = ("invalid_request_error", "BadRequestError", *_CONTEXT_TYPES)
 
 
@@ -125,9 +126,9 @@ def http_error(status: int, retry_after: str | None, body: bytes) -> OpsinError:
 
 def _refused_before_work(status: int, wire: WireError) -> bool:
     """429, and 503 in a server's own words: it is full, or loading. A proxy's 503 may stand for a connection that broke
-    at work (Envoy), and an opsin says 503 of work that failed, too."""
+    at work (Envoy), and an opsin says 503 of work that failed, too: its code tells."""
     if wire.type in _OF_OPSIN:
-        return wire.code == Code.OVERLOADED.value
+        return wire.code in _OPSIN_BEFORE_WORK
     is_own = wire.type is not None or wire.code is not None
     return status == 429 or (status == 503 and is_own and not _OUT_OF_MEMORY.search(wire.message or ""))
 

@@ -1,4 +1,4 @@
-"""Asks an upstream for its models: is it there, which model to send, how long a context. Knows no chat."""
+"""Asks an upstream for its models: is it there and ready, which model to send, how long a context. Knows no chat."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from dataclasses import dataclass
+from functools import partial
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -14,6 +15,7 @@ import msgspec
 from opsin.core.errors import Code, ConfigError, EngineError, OpsinError
 from opsin.engine.upstream.call import read_failure
 from opsin.engine.upstream.config import UpstreamConfig
+from opsin.engine.upstream.dialect import dialect_of
 from opsin.engine.upstream.failures import protocol_error, transport_error
 from opsin.engine.upstream.session import open_session
 from opsin.engine.upstream.wire import ModelEntry, ModelList
@@ -30,7 +32,7 @@ _RETRY_S = 0.25
 _TELL_S = 10.0
 _MAX_NAMED = 5
 _WORTH_WAITING = (Code.UPSTREAM_UNAVAILABLE, Code.UPSTREAM_TIMEOUT, Code.OVERLOADED)
-"""What an engine that still loads answers: vLLM refuses the connection, llama-server says 503."""
+"""What an engine that still loads answers: vLLM refuses the connection, llama-server and opsin say 503."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,19 +46,23 @@ class ServedModel:
 
 
 async def fetch_models(config: UpstreamConfig) -> list[ModelEntry]:
-    """One GET of ``/v1/models``, within twice ``connect_timeout_s``. Raises OpsinError.
+    """``/v1/models`` of an upstream that can be asked. Raises OpsinError, also while it says that it is not ready.
 
-    Over a connection of its own: a pool full of long answers is no sign of ill health.
+    Over a connection of its own: a pool full of long answers is no sign of ill health. It and each of at most two
+    answers have twice ``connect_timeout_s``.
     """
     timeout = aiohttp.ClientTimeout(total=2 * config.connect_timeout_s, sock_connect=config.connect_timeout_s)
+    get = partial(aiohttp.ClientSession.get, timeout=timeout, allow_redirects=False)
     try:
-        async with (
-            open_session(config) as session,
-            session.get(f"{config.url}/models", timeout=timeout, allow_redirects=False) as response,
-        ):
-            if response.status != 200:
-                raise await read_failure(response)
-            return msgspec.json.decode(await _read(response.content), type=ModelList).data
+        async with open_session(config) as session:
+            async with get(session, f"{config.url}/models") as response:
+                if response.status != 200:
+                    raise await read_failure(response)
+                models = msgspec.json.decode(await _read(response.content), type=ModelList).data
+            if (route := _readiness_route(config, models)) is not None:
+                async with get(session, config.url.removesuffix("/v1") + route) as response:
+                    _check_ready(route, response.status)
+            return models
     except (aiohttp.ClientError, OSError) as error:
         raise transport_error(error, answered=False) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -69,6 +75,17 @@ async def _read(content: aiohttp.StreamReader) -> bytes:
     while len(body) < MAX_BYTES and (read := await content.readany()):
         body += read
     return bytes(body)
+
+
+def _readiness_route(config: UpstreamConfig, models: list[ModelEntry]) -> str | None:
+    asked = (entry.owned_by for entry in models if config.model in (None, entry.id))
+    return dialect_of(config.kind, next(asked, None)).ready
+
+
+def _check_ready(route: str, status: int) -> None:
+    """Only a failure of the server tells anything: a proxy before it may pass nothing on but ``/v1``."""
+    if status >= 500:
+        raise EngineError(f"the upstream is not ready: {status} from {route}", code=Code.UPSTREAM_UNAVAILABLE)
 
 
 async def wait_for_models(config: UpstreamConfig) -> list[ModelEntry]:
