@@ -29,6 +29,7 @@ from opsin.gateway.intake import Intake, Reading
 from opsin.gateway.names import ModelNames
 from opsin.gateway.plan_check import PlanCheck
 from opsin.gateway.prepare import MessagePreparer, Preparer, Renderer, TokenPreparer
+from opsin.gateway.readiness import ReadinessLog
 from opsin.gateway.routes import Gateway
 from opsin.gateway.served import Served, ServedModels
 from opsin.gateway.uploads import Uploads
@@ -71,6 +72,7 @@ class Application:
     gateway: Gateway
     media: _Media
     models: list[_Model]
+    readiness: ReadinessLog
     _retiring: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
 
     @property
@@ -97,9 +99,11 @@ class Application:
         times_s = await together(model.start() for model in self.models)
         if told := [time_s for time_s in times_s if time_s is not None]:
             self.gateway.metrics.load_time.set(max(told))
+        self.readiness.start()
 
     async def close(self) -> None:
         """Ends everything that start() began; safe after a failed start."""
+        await self.readiness.close()
         for task in self._retiring:
             task.cancel()
         if self._retiring:
@@ -272,7 +276,7 @@ def build(settings: Settings, *, lookup: Lookup = system_lookup) -> Application:
         eraser=eraser,
         uploads=Uploads(caches.files, media.renderer, eraser, settings.media),
     )
-    return Application(settings, gateway, media, models)
+    return Application(settings, gateway, media, models, ReadinessLog(served))
 
 
 def _media(settings: Settings, metrics: Metrics, lookup: Lookup) -> _Media:

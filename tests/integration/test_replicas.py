@@ -267,6 +267,39 @@ async def test_another_model_does_not_join(caplog: pytest.LogCaptureFixture) -> 
         assert await replicas.states() == [ReplicaState.READY, ReplicaState.DOWN]
 
 
+async def test_a_replica_of_another_kind_does_not_join(caplog: pytest.LogCaptureFixture) -> None:
+    """What is sent to all alike follows the first one."""
+
+    async def refused() -> bool:
+        return "it takes pictures of unknown formats (which --upstream-kind tells), and the other" in caplog.text
+
+    async with running(ScriptedUpstream(owned_by="vllm"), start=False) as replicas, serve(ScriptedUpstream()) as url:
+        await replicas.engine.start()
+        replicas.engine.change(_opened, (*replicas.urls, f"{url}/v1"), ())
+        with caplog.at_level(logging.WARNING):
+            await until(refused)
+
+
+async def test_the_log_tells_each_change_of_state_once(caplog: pytest.LogCaptureFixture) -> None:
+    def told() -> list[tuple[str, str]]:
+        lines = [(record.levelname, record.getMessage()) for record in caplog.records]
+        return [(level, line.partition("state=")[2].split()[0]) for level, line in lines if f"replica={first} " in line]
+
+    async def has(count: int) -> bool:
+        return len(told()) >= count
+
+    with caplog.at_level(logging.INFO):
+        async with running() as replicas:
+            first, _ = replicas.urls
+            await replicas.kill(first)
+            await until(lambda: has(2))
+            port = int(first.removesuffix("/v1").rpartition(":")[2])
+            async with serve(replicas.servers[first], port=port):
+                await until(lambda: has(3))
+                await answer(replicas.engine, replicas.belonging_to(first))
+    assert told()[:3] == [("INFO", "ready"), ("WARNING", "down"), ("INFO", "ready")]
+
+
 async def test_a_drain_ends_what_runs_and_begins_nothing() -> None:
     async with running(ScriptedUpstream(script=LONG), ScriptedUpstream()) as replicas:
         first, second = replicas.urls
@@ -307,6 +340,27 @@ async def test_leases_purges_and_cancels_reach_everyone() -> None:
             with pytest.raises(OpsinError, match="cancelled"):
                 [event async for event in events]
         assert [one.requests for one in await replicas.replicas()] == [0, 0]
+
+
+async def test_the_log_names_the_replica_of_a_request_and_tells_when_none_is_left(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def has_lost() -> bool:
+        return 'model=scripted state="not ready"' in caplog.text
+
+    upstream = ScriptedUpstream()
+    with caplog.at_level(logging.INFO):
+        async with AsyncExitStack() as dying:
+            url = await dying.enter_async_context(serve(upstream, grace_s=0))
+            settings = {"url": url, "health_interval_s": 0.05}
+            async with gateway(engine="upstream", upstream=settings, media={"render_workers": 1}) as served:
+                upstream.queue(Script(), BROKEN)
+                assert [status for status, _ in (await served.chat(), await served.chat())] == [200, 503]
+                await dying.aclose()
+                await until(has_lost)
+    assert "model=scripted state=ready" in caplog.text
+    requests = [line for line in caplog.text.splitlines() if "request_id=" in line and "status=" in line]
+    assert [f"replica={url}/v1 " in line for line in requests] == [True, True]
 
 
 NUM_REQUESTS = 32

@@ -38,6 +38,7 @@ class OpsinError(Exception):
     type: ClassVar[str] = "server_error"
     retryable: ClassVar[bool] = False
     not_begun: bool = False  # towards an engine: it certainly did nothing for the request, so another one may be asked
+    replica: str | None = None  # of an engine's failure: which one of several it was
 
     def __init__(
         self,

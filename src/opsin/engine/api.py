@@ -177,6 +177,7 @@ class Finished:
     encoded_pictures_s: Sequence[float] = field(default=())  # encoder time of each picture that was encoded
     encoded_tiles: int = 0  # of these pictures
     remote: Remote | None = None
+    replica: str | None = None  # which one of several answered
     peak_memory_bytes: int | None = None  # while it ran, of the device or the engine's process; None: not alone there
 
 

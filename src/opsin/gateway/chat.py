@@ -60,7 +60,7 @@ class Begun:
 @dataclass(frozen=True, slots=True)
 class Done:
     """The end of an answer, with what it answers: its pictures, and the prompt, whose ids or text are None where the
-    engine makes them."""
+    engine makes them. ``replica`` is which one of several engines answered."""
 
     reason: FinishReason | str
     usage: Usage
@@ -69,6 +69,7 @@ class Done:
     warnings: tuple[AnswerWarning, ...] = ()
     prompt_text: str | None = None
     prompt_ids: tuple[int, ...] | None = None
+    replica: str | None = None
 
 
 AnswerEvent = Begun | Delta | Done
@@ -243,7 +244,16 @@ class ChatService:
         self._metrics.image_tokens.inc(usage.image_tokens or 0)
         self._metrics.encoded(finished.encoded_pictures_s, finished.encoded_tiles)
         ids = prepared.prompt.ids if isinstance(prepared.prompt, TokenPrompt) else None
-        return Done(finished.reason, usage, timeline, prepared.used, prepared.warnings, prepared.text, ids)
+        return Done(
+            reason=finished.reason,
+            usage=usage,
+            timeline=timeline,
+            images=prepared.used,
+            warnings=prepared.warnings,
+            prompt_text=prepared.text,
+            prompt_ids=ids,
+            replica=finished.replica,
+        )
 
 
 def _timeline(finished: Finished, watch: Stopwatch) -> Timeline:

@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from opsin.core.errors import DeadlineExceeded, Overloaded
+from opsin.core.errors import DeadlineExceeded, OpsinError, Overloaded
 from opsin.gateway.admission import Place
 from opsin.gateway.auth import Caller
 from opsin.gateway.body import BodyLimits, read_body
@@ -136,6 +136,7 @@ class _Exchanges(ABC):
                 key=exchange.caller.key_id if exchange.caller else None,
                 status=CLIENT_GONE if gone else (error.status if error else 200),
                 code=error.code if error else None,
+                replica=_replica(error, done),
                 ms=round(exchange.deadline.elapsed_s * 1e3, 1),
                 counted=isinstance(done, Counted) or None,
                 image_tokens=(done.usage if isinstance(done, Done) else done).image_tokens if done else None,
@@ -195,6 +196,13 @@ class CountExchanges(_Exchanges):
         headers = warnings_header(counted.warnings)
         model = taken.request.model or served.names.default
         return Response(encode(to_wire(counted, model=model)), headers=headers, media_type="application/json")
+
+
+def _replica(error: OpsinError | None, done: Done | Counted | None) -> str | None:
+    """Which one of several engines answered, or failed."""
+    if error is not None:
+        return error.replica
+    return done.replica if isinstance(done, Done) else None
 
 
 async def _opening(stream: Relay[AnswerEvent]) -> tuple[Begun | None, AnswerEvent | Silence]:

@@ -20,7 +20,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from opsin.core.errors import ConfigError, EngineError, OpsinError
+from opsin.core.errors import EngineError, OpsinError
 from opsin.core.together import together
 from opsin.engine.api import (
     Capabilities,
@@ -33,6 +33,7 @@ from opsin.engine.api import (
     StreamEvent,
 )
 from opsin.engine.replicas.affinity import affinity
+from opsin.engine.replicas.agreement import check_same
 from opsin.engine.replicas.breaker import Breaker
 from opsin.engine.replicas.config import RoutingConfig
 from opsin.engine.replicas.replica import Replica
@@ -43,6 +44,9 @@ logger = logging.getLogger(__name__)
 
 _REJOIN_S = 2.0
 """Between two attempts to start a replica that was not there, beyond its engine's own patience."""
+
+_TELL_S = 1.0
+"""Between two looks at what the log has to be told."""
 
 _WORST_FIRST = (PurgeOutcome.UNREACHABLE, PurgeOutcome.ERASED, PurgeOutcome.NONE)
 
@@ -68,7 +72,7 @@ class ReplicatedEngine:
         self._tasks: set[asyncio.Task[None]] = set()
         self._set(names, draining)
         self._capabilities = next(iter(self._replicas.values())).engine.capabilities()
-        self._model_name: str | None = None
+        self._agreed: Capabilities | None = None  # of the first that was there
 
     async def start(self) -> None:
         """Returns once one replica is there; the others join as they come.
@@ -76,6 +80,7 @@ class ReplicatedEngine:
         Raises:
             ConfigError, EngineError: the first failure, when the first attempt of every one has failed.
         """
+        self._do(self._keep_telling())
         attempts = {self._begin_to_join(replica) for replica in self._replicas.values()}
         failures: list[OpsinError] = []
         while attempts:
@@ -220,7 +225,7 @@ class ReplicatedEngine:
                 self._agree(replica.engine.capabilities())
                 if self._is_wanted(replica):
                     replica.joined()
-                    logger.info("%s", fields(replica=replica.name, state=replica.state))
+                    replica.tell()
                     _tell(first, None)
                     return
             except OpsinError as error:
@@ -238,22 +243,21 @@ class ReplicatedEngine:
 
     def _agree(self, capabilities: Capabilities) -> None:
         """The first replica that is there says what all serve. Raises ConfigError for one that differs."""
-        if self._model_name is None:
-            self._model_name, self._capabilities = capabilities.model_name, capabilities
-        elif (capabilities.model_name, capabilities.max_model_len) != (
-            self._model_name,
-            self._capabilities.max_model_len,
-        ):
-            raise ConfigError(
-                f"it serves {capabilities.model_name} with {capabilities.max_model_len} tokens, and the other replicas "
-                f"{self._model_name} with {self._capabilities.max_model_len}"
-            )
+        if self._agreed is None:
+            self._agreed = self._capabilities = capabilities
+        check_same(capabilities, self._agreed)
 
     async def _leave(self, replica: Replica) -> None:
         await replica.idle.wait()
         await replica.engine.close()
         self._leaving.discard(replica)
         logger.info("%s", fields(replica=replica.name, state="gone"))
+
+    async def _keep_telling(self) -> None:
+        while True:
+            await asyncio.sleep(_TELL_S)
+            for replica in self._all():
+                replica.tell()
 
     def _do(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from dataclasses import replace
 
 from opsin.core.errors import Code, EngineError, EngineOutOfMemory, InvalidRequest, OpsinError
 from opsin.engine.api import Engine, Finished, GenerationRequest, ReplicaState, ReplicaStats, StreamEvent
@@ -14,6 +15,8 @@ from opsin.engine.replicas.routing import Load
 from opsin.telemetry.logs import fields
 
 logger = logging.getLogger(__name__)
+
+_BAD = (ReplicaState.DOWN, ReplicaState.EJECTED)
 
 
 class Replica:
@@ -31,6 +34,7 @@ class Replica:
         self._breaker = breaker
         self._joined = False
         self._reason = "it has not been started"
+        self._told = ReplicaState.DOWN
 
     @property
     def is_ejected(self) -> bool:
@@ -82,8 +86,10 @@ class Replica:
                 async for event in events:
                     if isinstance(event, Finished):
                         judge = self._breaker.succeeded
+                        event = replace(event, replica=self.name)
                     yield event
         except OpsinError as error:
+            error.replica = self.name
             judge = self._judgement(error)
             raise
         finally:
@@ -100,14 +106,20 @@ class Replica:
             retries=self.retries,
         )
 
+    def tell(self) -> None:
+        """Logs the state if it is another one than last time."""
+        state, reason = self.state, self.unready_reason()
+        if state is not self._told:
+            self._told = state
+            level = logging.WARNING if state in _BAD else logging.INFO
+            logger.log(level, "%s", fields(replica=self.name, state=state, reason=reason))
+
     def _end(self, load: Load, judge: Callable[[], None]) -> None:
         self.load -= load
         if not self.load.requests:
             self.idle.set()
-        was_ejected = self.is_ejected
         judge()
-        if self.is_ejected != was_ejected:
-            logger.warning("%s", fields(replica=self.name, state=self.state))
+        self.tell()
 
     def _judgement(self, error: OpsinError) -> Callable[[], None]:
         """A refusal of the request shows that the replica works; want of room says nothing about it."""
