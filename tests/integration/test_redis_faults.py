@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
 import signal
 from collections.abc import AsyncGenerator, Iterator
@@ -82,8 +84,9 @@ async def test_a_full_redis_takes_no_file_and_gives_and_deletes_what_it_has(redi
 
 
 async def test_a_hung_redis_and_one_that_is_gone_cost_files_and_nothing_else(
-    redis: RedisServer, tmp_path: Path
+    redis: RedisServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO)
     async with client_of(redis, tmp_path) as client:
         _, file = await client.upload(picture(40))
         os.kill(redis.pid, signal.SIGSTOP)
@@ -91,8 +94,15 @@ async def test_a_hung_redis_and_one_that_is_gone_cost_files_and_nothing_else(
             await _is_served_without_files(client, file["id"])
         finally:
             os.kill(redis.pid, signal.SIGCONT)
+        await _until_told(caplog, "event=journal_cut_off", "event=journal_joined")
         redis.stop()
         await _is_served_without_files(client, file["id"])
+
+
+async def _until_told(caplog: pytest.LogCaptureFixture, *events: str) -> None:
+    async with asyncio.timeout(60):
+        while not all(event in caplog.text for event in events):  # noqa: ASYNC110 - nobody is told
+            await asyncio.sleep(0.05)
 
 
 async def _is_served_without_files(client: Client, file_id: str) -> None:

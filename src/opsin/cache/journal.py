@@ -126,15 +126,19 @@ class Journal:
         return sum(_place(said.last) < _place(entry) for said in alive), len(alive)
 
     async def _follow(self, apply: Apply) -> None:
-        wait_s = 0.0
+        wait_s, is_cut_off = 0.0, False
         while True:
             try:
                 if wait_s == 0:
                     await self._join()
                 await self._read(apply, wait_s)
                 wait_s = _BLOCK_S
+                if is_cut_off:
+                    is_cut_off = False
+                    logger.info("%s", fields(event="journal_joined"))
             except TierError as error:
-                if wait_s:
+                if not is_cut_off:
+                    is_cut_off = True
                     logger.warning("%s", fields(event="journal_cut_off", reason=str(error)))
                 wait_s = 0.0
                 await asyncio.sleep(_PAUSE_S)

@@ -15,6 +15,7 @@ T = TypeVar("T")
 _MAX_CONNECTIONS = 16
 _EVICTING = "allkeys-"
 _REFUSED, _FULL = "refused", "full"
+_PAUSED = "paused_after_failures"  # the breaker is open: it was not asked
 _ANSWERS = (_REFUSED, _FULL)
 """Failures of one command at a server that answers: others go on."""
 
@@ -94,7 +95,7 @@ class RedisLink:
 
     async def _guarded(self, call: Callable[[], Awaitable[T]]) -> T:
         if self._breaker.is_open:
-            raise TierError("open")
+            raise TierError(_PAUSED)
         try:
             answer = await self._timed(call(), self._timeout_s)
         except TierError as error:

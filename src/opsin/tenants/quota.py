@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
@@ -138,36 +139,42 @@ class SharedQuotas:
         self._shared = WindowQuotas(storage)
         self._own = WindowQuotas(MemoryStorage())
         self._down_until = float("-inf")
+        self._is_shared = True
 
     async def charge(self, tenant: str, meter: Meter, limit: int, cost: int) -> Reading:
         """See Quotas."""
-        if self._is_up():
-            try:
-                return await self._shared.charge(tenant, meter, limit, cost)
-            except self._failures as error:
-                self._note(error)
-        return await self._own.charge(tenant, meter, limit, cost)
+        return await self._asked(lambda quotas: quotas.charge(tenant, meter, limit, cost))
 
     async def check(self, tenant: str, meter: Meter, limit: int, cost: int) -> Reading:
         """See Quotas."""
-        if self._is_up():
-            try:
-                return await self._shared.check(tenant, meter, limit, cost)
-            except self._failures as error:
-                self._note(error)
-        return await self._own.check(tenant, meter, limit, cost)
+        return await self._asked(lambda quotas: quotas.check(tenant, meter, limit, cost))
 
     async def close(self) -> None:
         """See Quotas."""
         await self._client.aclose()
         await self._client.connection_pool.disconnect()
 
-    def _is_up(self) -> bool:
-        return time.monotonic() >= self._down_until
+    async def _asked(self, ask: Callable[[Quotas], Awaitable[Reading]]) -> Reading:
+        if time.monotonic() >= self._down_until:
+            try:
+                reading = await ask(self._shared)
+            except self._failures as error:
+                self._lost(error)
+            else:
+                self._found()
+                return reading
+        return await ask(self._own)
 
-    def _note(self, error: Exception) -> None:
+    def _lost(self, error: Exception) -> None:
         self._down_until = time.monotonic() + _RETRY_REDIS_S
-        logger.warning("%s", fields(event="limits_not_shared", error=type(error).__name__, retry_s=_RETRY_REDIS_S))
+        if self._is_shared:
+            self._is_shared = False
+            logger.warning("%s", fields(event="limits_not_shared", error=type(error).__name__, retry_s=_RETRY_REDIS_S))
+
+    def _found(self) -> None:
+        if not self._is_shared:
+            self._is_shared = True
+            logger.info("%s", fields(event="limits_shared"))
 
 
 def _name(tenant: str, meter: Meter) -> str:

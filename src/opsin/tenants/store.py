@@ -106,4 +106,6 @@ class KeyRing:
             self._keys = {key.digest: key for key in await self._store.all()}
             self._version = version
             logger.info("%s", fields(event="keys_read", keys=len(self._keys)))
+        if not self._is_reachable:
+            logger.info("%s", fields(event="keys_reachable", known_keys=len(self._keys)))
         self._is_reachable = True
