@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 
@@ -44,7 +45,7 @@ from opsin.models.card import GenerationDefaults
 from opsin.models.hub import resolve
 from opsin.prompt.guard import OnSpecialTokens, TextGuard
 from opsin.prompt.special_tokens import known_special_tokens, special_tokens_of
-from opsin.reloading import changes_between, name_of
+from opsin.reloading import Changes, changes_between, name_of
 from opsin.settings import Settings
 from opsin.telemetry.logs import fields
 from opsin.telemetry.metrics import Metrics
@@ -118,22 +119,26 @@ class Application:
         """Changes replicas and models of upstreams to what ``settings`` say, and drops no request.
 
         The log says what cannot change while opsin runs. What cannot be started leaves everything of its name as it is.
+        Cancelled, it has changed nothing.
         """
         changes = changes_between(self.settings, [model.settings for model in self.models], settings)
         for text in changes.refused:
             logger.warning("reload: not changed, as it needs a restart: %s", text)
-        now = {name_of(model.settings): model for model in self.models if name_of(model.settings) not in changes.ended}
+        before = {name_of(model.settings): model for model in self.models}
+        now = {name: model for name, model in before.items() if name not in changes.ended}
+        async with AsyncExitStack() as unless_served:
+            begun = {name_of(one): await self._begun(one, unless_served) for one in changes.begun}
+            now |= {name: model for name, model in begun.items() if model is not None}
+            if not now:
+                logger.error("reload: not changed, as nothing would be served")
+                return
+            unless_served.pop_all()
         for one in changes.moved:
             now[name_of(one)] = now[name_of(one)].moved(one)
-        for one in changes.begun:
-            if (model := await self._begun(one)) is not None:
-                now[name_of(one)] = model
-        if not now:
-            logger.error("reload: not changed, as nothing would be served")
-            return
         order = [name for name in changes.order if name in now]
         self._serve([now[name] for name in dict.fromkeys((*order, *now))])
-        logger.info("%s", fields(reloaded=changes.count, serves=",".join(now)))
+        names = {name: model.served.names.default for name, model in (before | now).items()}
+        _log_reload(changes, [name for name, model in begun.items() if model is None], names, now)
 
     def _serve(self, models: list[_Model]) -> None:
         """These from now on; what is served no more is closed when its last request has ended."""
@@ -146,8 +151,8 @@ class Application:
         self.models[:] = models
         self.gateway.models.replace(tuple(model.served for model in models))
 
-    async def _begun(self, settings: Settings) -> _Model | None:
-        """None where it cannot be started."""
+    async def _begun(self, settings: Settings, unless_served: AsyncExitStack) -> _Model | None:
+        """None where it cannot be started; else ``unless_served`` ends it."""
         chosen = chosen_engine(settings)
         try:
             model = await asyncio.to_thread(_model, chosen, self.media, self.gateway.metrics)
@@ -158,7 +163,27 @@ class Application:
                 raise
             logger.error("reload: %s could not be started: %s", name_of(settings), error.message)
             return None
+        unless_served.push_async_callback(chosen.engine.close)
         return model
+
+
+def _log_reload(changes: Changes, failed: Collection[str], names: Mapping[str, str], now: Iterable[str]) -> None:
+    """``names`` are those that the models are served under; one that never was served has none there."""
+
+    def told(models: Iterable[str]) -> str | None:
+        return ",".join(names.get(model, model) for model in models) or None
+
+    begun = [name for name in map(name_of, changes.begun) if name not in failed]
+    moved = told(map(name_of, changes.moved))
+    line = fields(
+        event="reloaded",
+        begun=told(begun),
+        moved=moved,
+        ended=told(changes.ended),
+        failed=told(failed),
+        serves=told(now),
+    )
+    logger.info("%s", line)
 
 
 def _log_isolation(level: Level) -> None:
@@ -203,7 +228,8 @@ class _Adoption:
         model = self.stated or found_model(self.settings, capabilities)
         max_model_len = context_length(self.settings, capabilities, model)
         if capabilities.model_name is not None:
-            names.adopt(capabilities.model_name, max_model_len)
+            names.adopt(capabilities.model_name, revision=capabilities.model_revision, max_model_len=max_model_len)
+        self.fitter.max_model_len = max_model_len
         _check_offload(self.settings.gateway, capabilities, countable=model is not None)
         if model is not None:
             self.fitter.plan_with(model.planner(self.settings.gateway, max_model_len))

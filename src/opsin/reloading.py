@@ -29,11 +29,6 @@ class Changes:
     refused: tuple[str, ...]  # in words
     order: tuple[str, ...]
 
-    @property
-    def count(self) -> int:
-        """Models that change."""
-        return len(self.moved) + len(self.begun) + len(self.ended)
-
 
 def name_of(settings: Settings) -> str:
     """Of a model alone: the first name that the operator gave it, if any."""

@@ -95,6 +95,7 @@ async def test_it_is_ready_once_it_has_answered(caplog: pytest.LogCaptureFixture
     finally:
         await engine.close()
     waits = [message for message in caplog.messages if "waiting for" in message]
+    assert "waiting for vllm, 0 s so far, 60 s more at most: it is loading" in waits
     assert waits[-2:] == [f"vllm is starting: waiting for an answer to a {what}" for what in ("text", "picture")]
     assert [message for message in caplog.messages if "line" in message] == [f"vllm | line {at}" for at in range(3)]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -145,6 +146,23 @@ async def test_a_reload_drops_no_request(caplog: pytest.LogCaptureFixture) -> No
             assert (status, body["choices"][0]["message"]["content"]) == (200, "slow but whole")
         assert len(slow.received) == 3
     assert "not changed, as it needs a restart: log_level" in caplog.text
+
+
+async def test_a_newer_reload_takes_the_place_of_one_that_waits(caplog: pytest.LogCaptureFixture) -> None:
+    patient = table("b", "http://127.0.0.1:9").replace("ready_timeout_s = 0", "ready_timeout_s = 600")
+    with caplog.at_level(logging.INFO):
+        async with serve(ScriptedUpstream()) as url, reloadable(table("a", url)) as (served, reload):
+            waiting = asyncio.ensure_future(reload(table("a", url) + patient))
+
+            async def waits() -> bool:
+                return "waiting for the upstream at 127.0.0.1:9" in caplog.text
+
+            await until(waits)
+            await reload(table("c", url))
+            await waiting
+            assert [one["id"] for one in (await of(served, "/v1/models"))[1]["data"]] == ["c"]
+    assert "the one in progress is given up for a newer one" in caplog.text
+    assert "event=reloaded begun=c ended=a serves=c" in caplog.text
 
 
 async def test_a_reload_that_cannot_be_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:

@@ -10,7 +10,7 @@ import logging
 import random
 import re
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -198,6 +198,26 @@ async def test_without_a_model_nothing_changes() -> None:
             hashlib.sha256(picture).digest()
         }
         assert await metric(served, "opsin_token_plan_mismatch_total") == {}
+
+
+async def test_of_an_opsin_behind_opsin_all_that_it_tells_is_told_on() -> None:
+    workers = {"render_workers": 1}
+    async with AsyncExitStack() as both:
+        behind = await both.enter_async_context(gateway(media=workers))
+        behind.application.gateway.models.default.names.adopt("a", revision="0123abc", max_model_len=4096)
+        front = await both.enter_async_context(gateway(engine="upstream", upstream={"url": behind.url}, media=workers))
+        (model,) = await _models(front)
+        assert (model["revision"], model["max_model_len"]) == ("0123abc", 4096)
+        body = {"messages": [{"role": "user", "content": "Hello."}]}
+        async with front.http.post(f"{front.url}/v1/tokens", json=body) as response:
+            assert (await response.json())["max_model_len"] == 4096
+        _, answer = await front.chat()
+        assert set(answer["opsin"]["stage_sources"].values()) == {"upstream opsin"}
+
+
+async def _models(served: Served) -> list[dict[str, Any]]:
+    async with served.http.get(f"{served.url}/v1/models") as response:
+        return (await response.json())["data"]
 
 
 async def test_the_names_that_clients_ask_for_are_not_the_counted_model() -> None:

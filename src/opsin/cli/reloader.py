@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 class Reloader:
-    """One reload after the other; a signal during one asks for another. Waits until the application has started."""
+    """One reload at a time; a signal during one gives it up for another. Waits until the application has started."""
 
     def __init__(
         self, application: Application, read: Callable[[], Configuration], starting: asyncio.Task[bool]
@@ -22,14 +22,15 @@ class Reloader:
         self._application = application
         self._read = read
         self._starting = starting
-        self._asked = False
+        self._turn = asyncio.Lock()  # what is given up may have to end what it began
         self._running: asyncio.Task[None] | None = None
 
     def reload_soon(self) -> None:
         """Returns at once, and fails never: the log says what became of it."""
-        self._asked = True
-        if self._running is None or self._running.done():
-            self._running = asyncio.create_task(self._reload())
+        if self._running is not None and not self._running.done():
+            logger.warning("reload: the one in progress is given up for a newer one")
+            self._running.cancel()
+        self._running = asyncio.create_task(self._reload())
 
     async def settled(self) -> None:
         """Waits until what was asked for is done."""
@@ -41,17 +42,22 @@ class Reloader:
         if self._running is not None:
             self._running.cancel()
             await asyncio.wait({self._running})
+        async with self._turn:
+            pass
 
     async def _reload(self) -> None:
         await asyncio.wait({self._starting})
-        while self._asked:
-            self._asked = False
+        async with self._turn:
+            logger.info("reload: in progress")
             try:
-                configuration = await asyncio.to_thread(self._read)
-                problems = await asyncio.to_thread(startup.problems, configuration, listens=False)
-                for problem in problems:
-                    logger.error("reload: %s", problem.text)
-                if not problems:
-                    await self._application.reload(configuration.settings)
+                await self._read_and_apply()
             except Exception:  # the border of a signal: whatever is wrong, the server goes on as it is
                 logger.exception("reload failed")
+
+    async def _read_and_apply(self) -> None:
+        configuration = await asyncio.to_thread(self._read)
+        problems = await asyncio.to_thread(startup.problems, configuration, listens=False)
+        for problem in problems:
+            logger.error("reload: %s", problem.text)
+        if not problems:
+            await self._application.reload(configuration.settings)

@@ -285,6 +285,7 @@ class Capabilities:
     relays: bool = False  # fields that opsin does not read are sent to it, and its own are passed on
     model_name: str | None = None  # an upstream's own name for the model, known after start()
     model_root: str | None = None  # what an upstream says that the model is, where its name is another
+    model_revision: str | None = None  # as an upstream says it
     picture_formats: frozenset[ImageFormat] | None = None  # of a MESSAGES engine; None: nobody knows
     ignores_orientation: bool = False  # it shows the model a picture as it is stored, whatever its metadata say
     load_time_s: float | None = None

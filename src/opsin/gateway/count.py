@@ -175,7 +175,9 @@ class MessageCounter:
     async def count(self, prompt: Conversation, views: Sequence[View], max_tokens: int | None) -> Counted:
         """See Counter."""
         read = await self._fitter.read(prompt)
-        counted = _planned(read.planner, views, max_tokens) if read.planner else _sizes(views)
+        counted = (
+            _planned(read.planner, views, max_tokens) if read.planner else _sizes(views, self._fitter.max_model_len)
+        )
         return replace(counted, warnings=(*read.guarded.warnings, *counted.warnings))
 
 
@@ -219,8 +221,9 @@ def _with_output(counted: Counted, request: ChatCompletionRequest) -> Counted:
     return counted
 
 
-def _sizes(views: Sequence[View]) -> Counted:
-    return Counted(pictures=tuple(CountedPicture(view.want.size) for view in views), is_limited=False)
+def _sizes(views: Sequence[View], max_model_len: int | None) -> Counted:
+    pictures = tuple(CountedPicture(view.want.size) for view in views)
+    return Counted(pictures=pictures, max_model_len=max_model_len, is_limited=False)
 
 
 def _planned(planner: TextPlanner, views: Sequence[View], max_tokens: int | None) -> Counted:

@@ -97,6 +97,8 @@ class MessageFitter:
     def __init__(self, guard: TextGuard) -> None:
         self._guard = guard
         self._planner: MessagePlanner | None = None
+        self.max_model_len: int | None = None
+        """What the engine says, once it runs; None also where it does not."""
 
     def plan_with(self, planner: MessagePlanner) -> None:
         """The engine's model is known from now on."""

@@ -17,10 +17,11 @@ class ModelNames:
         self._revision = revision
         self._max_model_len = max_model_len
 
-    def adopt(self, name: str, max_model_len: int | None) -> None:
-        """An upstream engine learned the model's real name and limit; names that the operator chose stay."""
+    def adopt(self, name: str, *, revision: str | None, max_model_len: int | None) -> None:
+        """An upstream engine learned the model's real name and the like; names that the operator chose stay."""
         self._names = self._names or (name,)
         self._root = name
+        self._revision = revision
         self._max_model_len = max_model_len
 
     def __iter__(self) -> Iterator[str]:

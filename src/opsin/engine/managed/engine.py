@@ -147,7 +147,7 @@ class ManagedEngine:
         self._waits_for("its program")
         launch = self._next_launch()
         process = await EngineProcess.spawn(launch, self._options.stop_timeout_s, self._tell)
-        life = _Life(process, UpstreamEngine(_upstream(launch, self._options)))
+        life = _Life(process, UpstreamEngine(_upstream(launch, self._options), self._name))
         try:
             await self._within_time(_unless_ended(process, self._try_out(life.upstream), self._name))
         except BaseException as error:

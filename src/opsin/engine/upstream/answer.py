@@ -56,7 +56,7 @@ class ChatAnswer:
 
     def finish(self, took_s: float) -> Finished:
         """See Answer."""
-        return with_rest(self._reply.finish(), self._to.dialect.kind, took_s, self._num_by_name)
+        return with_rest(self._reply.finish(), self._to.dialect.source, took_s, self._num_by_name)
 
     def cancel(self) -> None:
         """See Answer."""

@@ -72,6 +72,11 @@ class Dialect:
     waiting: str | None = None
     histograms: Mapping[Stage, str] = field(default_factory=_none)
 
+    @property
+    def source(self) -> str:
+        """Who told a stage; another opsin has stages of the same names as this one."""
+        return f"upstream {self.kind}" if self.kind is UpstreamKind.OPSIN else self.kind
+
 
 _EVERY_FORMAT = frozenset(ImageFormat)
 _BY_PILLOW = _EVERY_FORMAT - {ImageFormat.HEIC}

@@ -34,11 +34,12 @@ _UNKNOWN = "none that opsin knows; if it is vLLM behind something else, say --up
 
 
 class UpstreamEngine(RemoteEngine[ChatAnswer]):
-    """Implements :class:`opsin.engine.api.Engine`."""
+    """Implements :class:`opsin.engine.api.Engine`. ``program`` names the one that opsin has started there itself."""
 
-    def __init__(self, config: UpstreamConfig) -> None:
+    def __init__(self, config: UpstreamConfig, program: str | None = None) -> None:
         super().__init__()
         self._config = config
+        self._program = program
         self._session: aiohttp.ClientSession | None = None
         self._model: ServedModel | None = None
         self._dialect = dialect_of(config.kind, None)
@@ -56,7 +57,7 @@ class UpstreamEngine(RemoteEngine[ChatAnswer]):
             ConfigError: key, url or model name are wrong, or ``exclusive`` asks what this engine cannot do.
             EngineError: it was not there in time.
         """
-        self._model = choose_model(await wait_for_models(self._config), self._config.model)
+        self._model = choose_model(await wait_for_models(self._config, self._program), self._config.model)
         self._dialect = dialect_of(self._config.kind, self._model.owned_by)
         _check_exclusive(self._config, self._dialect)
         logger.info("%s", fields(upstream=self._dialect.kind, owned_by=self._model.owned_by))
@@ -72,6 +73,7 @@ class UpstreamEngine(RemoteEngine[ChatAnswer]):
             max_model_len=self._model.max_model_len if self._model else None,
             model_name=self._model.name if self._model else None,
             model_root=self._model.root if self._model else None,
+            model_revision=self._model.revision if self._model else None,
             max_num_seqs=None,
             stages=frozenset(),
             reports_cache=self._config.exclusive,

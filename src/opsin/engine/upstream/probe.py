@@ -43,6 +43,7 @@ class ServedModel:
     max_model_len: int | None
     root: str | None = None
     owned_by: str | None = None
+    revision: str | None = None
 
 
 async def fetch_models(config: UpstreamConfig) -> list[ModelEntry]:
@@ -88,10 +89,13 @@ def _check_ready(route: str, status: int) -> None:
         raise EngineError(f"the upstream is not ready: {status} from {route}", code=Code.UPSTREAM_UNAVAILABLE)
 
 
-async def wait_for_models(config: UpstreamConfig) -> list[ModelEntry]:
-    """Asks until the upstream answers. Raises EngineError after ``ready_timeout_s``, ConfigError if waiting is vain."""
-    tell_at = time.monotonic()
-    deadline = tell_at + config.ready_timeout_s
+async def wait_for_models(config: UpstreamConfig, program: str | None = None) -> list[ModelEntry]:
+    """Asks until the upstream answers. ``program`` is what opsin itself has started there.
+
+    Raises EngineError after ``ready_timeout_s``, ConfigError if waiting is vain.
+    """
+    began = tell_at = time.monotonic()
+    deadline = began + config.ready_timeout_s
     while True:
         try:
             return await fetch_models(config)
@@ -104,8 +108,11 @@ async def wait_for_models(config: UpstreamConfig) -> list[ModelEntry]:
                 message = f"the upstream {which} was not ready within {config.ready_timeout_s:g} s: {error.message}"
                 raise EngineError(message, code=Code.UPSTREAM_UNAVAILABLE) from None
             if now >= tell_at:
-                host = urlsplit(config.url).netloc
-                logger.info("waiting for the upstream at %s, %.0f s at most: %s", host, deadline - now, error.message)
+                whom = program or f"the upstream at {urlsplit(config.url).netloc}"
+                why = "it is loading" if program else error.message
+                logger.info(
+                    "waiting for %s, %.0f s so far, %.0f s more at most: %s", whom, now - began, deadline - now, why
+                )
                 tell_at = now + _TELL_S
         await asyncio.sleep(_RETRY_S)
 
@@ -123,7 +130,8 @@ def choose_model(models: list[ModelEntry], wanted: str | None) -> ServedModel:
     for entry in models:
         if wanted is None or entry.id == wanted:
             told = entry.max_model_len or 0
-            return ServedModel(entry.id, told if told > 0 else None, entry.root, entry.owned_by)  # no length is below 1
+            length = told if told > 0 else None  # no length is below 1
+            return ServedModel(entry.id, length, entry.root, entry.owned_by, entry.revision)
     if wanted is None:
         raise ConfigError("the upstream serves no model")
     names = ", ".join(entry.id for entry in models[:_MAX_NAMED]) or "none"

@@ -11,13 +11,14 @@ import msgspec
 class ModelEntry(msgspec.Struct, frozen=True):
     """One model of ``/v1/models``; ``max_model_len`` and ``root``, its hub id or folder, are vLLM's and SGLang's.
 
-    ``owned_by`` names the engine rather than an owner.
+    ``owned_by`` names the engine rather than an owner; ``revision`` is another opsin's.
     """
 
     id: str
     max_model_len: int | None = None
     root: str | None = None
     owned_by: str | None = None
+    revision: str | None = None
 
 
 class ModelList(msgspec.Struct, frozen=True):
