@@ -99,6 +99,19 @@ async def test_keys_open_what_is_theirs_and_all_refusals_are_alike(
         assert (await ask(served, late)).status == 200
 
 
+async def test_metrics_tell_of_each_tenant_unless_everybody_may_read_them(keys: Keys) -> None:
+    acme, ops = await keys.make("acme", requests_per_minute=1), await keys.make("ops", admin=True)
+    async with served_to(keys, fake={"extra_image_tokens": 4}) as served:
+        assert [(await ask(served, acme, picture(256))).status for _ in range(2)] == [200, 429]
+        metrics = (await get(served, "/metrics", ops))[1]
+    assert 'opsin_tenant_requests_total{code="ok",tenant="acme"} 1.0' in metrics
+    assert 'opsin_tenant_requests_total{code="rate_limit_exceeded",tenant="acme"} 1.0' in metrics
+    assert 'opsin_tenant_image_tokens_total{tenant="acme"} 4.0' in metrics
+    async with served_to(keys, gateway={"metrics_port": 9}) as served:
+        await ask(served, ops)
+        assert 'tenant="' not in (await get(served, "/metrics", ops))[1]
+
+
 async def test_rotation_keeps_the_tenants_data_and_restarts_and_replicas_do_too(keys: Keys) -> None:
     sent = [await keys.make("acme"), await keys.make("acme"), await keys.make("other")]
     settings = load_settings({"engine": "fake", "gateway": {"api_keys_file": str(keys.path)}})

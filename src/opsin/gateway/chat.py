@@ -306,9 +306,10 @@ async def collect(answer: AsyncGenerator[AnswerEvent, None]) -> Collected:
     raise OpsinError("the answer ended without a result")
 
 
-def count_outcome(metrics: Metrics, error: OpsinError | None) -> None:
-    """Counts one answered request."""
+def count_outcome(metrics: Metrics, error: OpsinError | None) -> str:
+    """Counts one answered request; returns its code, ``ok`` without an error."""
     if isinstance(error, EngineOutOfMemory):
         metrics.oom.inc()
     status, code = (200, "ok") if error is None else (error.status, error.code)
     metrics.requests.labels(status=str(status), code=code).inc()
+    return code

@@ -126,7 +126,7 @@ class _Exchanges(ABC):
         done, error = exchange.outcome.done, exchange.outcome.error
         gone = error is None and done is None
         if not gone:
-            count_outcome(self._gateway.metrics, error)
+            self._count_outcome(exchange.caller, error, done)
         logger.info(
             "%s",
             fields(
@@ -143,6 +143,14 @@ class _Exchanges(ABC):
                 completion_tokens=done.usage.completion_tokens if isinstance(done, Done) else None,
             ),
         )
+
+    def _count_outcome(self, caller: Caller | None, error: OpsinError | None, done: Done | Counted | None) -> None:
+        """Of a tenant by its name only where nobody but an admin sees it, and where keys bound how many there are."""
+        gateway = self._gateway
+        code = count_outcome(gateway.metrics, error)
+        if caller is not None and caller.key_id is not None and gateway.config.metrics_port is None:
+            image_tokens = done.usage.image_tokens if isinstance(done, Done) else None
+            gateway.metrics.answered_tenant(caller.tenant, code, image_tokens or 0)
 
 
 class ChatExchanges(_Exchanges):

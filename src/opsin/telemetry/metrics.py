@@ -77,6 +77,14 @@ class Metrics:
             "opsin_requests", "Answered requests by status and error code", labelnames=["status", "code"],
             registry=self.registry,
         )  # fmt: skip
+        self.tenant_requests = Counter(
+            "opsin_tenant_requests", "Answered requests by tenant and error code", labelnames=["tenant", "code"],
+            registry=self.registry,
+        )  # fmt: skip
+        self.tenant_image_tokens = Counter(
+            "opsin_tenant_image_tokens", "Image tokens of a tenant's prompts that were run", labelnames=["tenant"],
+            registry=self.registry,
+        )  # fmt: skip
         self.plan_mismatch = Counter(
             "opsin_token_plan_mismatch",
             "Requests of which the engine counted other tokens than were planned",
@@ -139,6 +147,11 @@ class Metrics:
             self.encoded_tiles.inc(num_tiles)
             for seconds in pictures_s:
                 self.encoder.observe(seconds)
+
+    def answered_tenant(self, tenant: str, code: str, image_tokens: int) -> None:
+        """One of a tenant's requests was answered; ``image_tokens`` are those that were run."""
+        self.tenant_requests.labels(tenant, code).inc()
+        self.tenant_image_tokens.labels(tenant).inc(image_tokens)
 
     def kv_holds(self, *, tokens: int | None, image_tokens: int | None) -> None:
         """What the KV cache holds right now."""
