@@ -325,6 +325,25 @@ async def test_a_drain_ends_what_runs_and_begins_nothing() -> None:
         assert replicas.counts() == [2, 1]
 
 
+async def test_one_that_leaves_serves_on_until_another_one_is_there() -> None:
+    late = ScriptedUpstream()
+    late.loading = True
+    async with running(ScriptedUpstream()) as replicas, serve(late) as url:
+        engine, request = replicas.engine, replicas.belonging_to(replicas.urls[0])
+        engine.change(_opened, [f"{url}/v1"], ())
+        await asyncio.sleep(0.2)
+        await answer(engine, request)
+        assert (replicas.counts(), len(late.received), engine.unready_reason()) == ([1], 0, None)
+        late.loading = False
+
+        async def gone() -> bool:
+            return [one.name for one in await replicas.replicas()] == [f"{url}/v1"]
+
+        await until(gone)
+        await answer(engine, replace(request, id="r2"))
+        assert (replicas.counts(), len(late.received)) == ([1], 1)
+
+
 async def test_leases_purges_and_cancels_reach_everyone() -> None:
     endless = Script(end=End.HANG, end_after_chunks=1)
     async with running(ScriptedUpstream(script=endless), ScriptedUpstream(script=endless)) as replicas:

@@ -48,6 +48,9 @@ _REJOIN_S = 2.0
 _TELL_S = 1.0
 """Between two looks at what the log has to be told."""
 
+_RELIEF_S = 0.05
+"""Between two looks of a replica that leaves at whether another one is there."""
+
 _WORST_FIRST = (PurgeOutcome.UNREACHABLE, PurgeOutcome.ERASED, PurgeOutcome.NONE)
 
 
@@ -106,7 +109,7 @@ class ReplicatedEngine:
 
     def unready_reason(self) -> str | None:
         """None while one replica can be asked."""
-        if any(replica.is_there() for replica in self._replicas.values()):
+        if any(replica.is_there() for replica in self._all()):
             return None
         down = [reason for one in self._replicas.values() if (reason := one.unready_reason()) is not None]
         reason = next(iter(down), "it drains")
@@ -115,13 +118,13 @@ class ReplicatedEngine:
     def change(self, make: Callable[[str], Engine], names: Iterable[str], draining: Collection[str]) -> None:
         """From now on these are the replicas; ``draining`` are those among them that get no new request.
 
-        One that is gone gets no new request either, and is closed when it has ended those that run there.
+        One that is gone gets no new request as soon as one that stays is there, and is closed when it has ended those
+        that run there.
         """
         self._make = make
         before = set(self._replicas.values())
         self._set(names, draining)
         for replica in before - set(self._replicas.values()):
-            replica.draining = True
             self._leaving.add(replica)
             self._do(self._leave(replica))
         for replica in set(self._replicas.values()) - before:
@@ -189,12 +192,13 @@ class ReplicatedEngine:
     def _choose(self, load: Load, key: bytes | None, asked: Sequence[Replica]) -> Replica | None:
         """One that was not asked yet; None when there is none. An ejected one is passed over unless all of them are:
         ejection is advice on where to go, and refuses nobody."""
-        there = [one for one in self._replicas.values() if one not in asked and one.is_there()]
-        taking = [one for one in there if one.admits()] or there
+        staying = [one for one in self._replicas.values() if one.is_there()]
+        there = [one for one in staying or self._leaving if one not in asked and one.is_there()]
+        taking = {one.name: one for one in there if one.admits()} or {one.name: one for one in there}
         if not taking:
             return None
-        loads = {one.name: one.load for one in taking}
-        return self._replicas[choose(loads, load, key, self._config.load_bound)]
+        loads = {one.name: one.load for one in taking.values()}
+        return taking[choose(loads, load, key, self._config.load_bound)]
 
     def _set(self, names: Iterable[str], draining: Collection[str]) -> None:
         self._replicas = {name: self._replicas.get(name) or self._made(name) for name in names}
@@ -248,6 +252,9 @@ class ReplicatedEngine:
         check_same(capabilities, self._agreed)
 
     async def _leave(self, replica: Replica) -> None:
+        while replica.is_there() and not self._is_relieved():  # noqa: ASYNC110 - the contract has no event for it
+            await asyncio.sleep(_RELIEF_S)
+        replica.draining = True
         await replica.idle.wait()
         await replica.engine.close()
         self._leaving.discard(replica)
@@ -258,6 +265,11 @@ class ReplicatedEngine:
             await asyncio.sleep(_TELL_S)
             for replica in self._all():
                 replica.tell()
+
+    def _is_relieved(self) -> bool:
+        """Whether what leaves may go: somebody else is there, or is not to be."""
+        staying = [one for one in self._replicas.values() if not one.draining]
+        return not staying or any(one.is_there() for one in staying)
 
     def _do(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
