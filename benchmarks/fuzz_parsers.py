@@ -210,7 +210,7 @@ def _lift(text: object) -> str:
     except ValueError:
         return "not JSON"
     json.loads(lifted.body)
-    return f"{min(len(lifted.pictures), 1)} lifted"
+    return f"{min(len(lifted.media), 1)} lifted"
 
 
 # URLs
