@@ -101,10 +101,9 @@ def text(words: str) -> Part:
     return {"type": "text", "text": words}
 
 
-def picture(data: bytes, kind: str, detail: str | None = None) -> Part:
+def picture(data: bytes, kind: str) -> Part:
     """A picture part; ``kind`` jpeg or png."""
-    url = {"url": f"data:image/{kind};base64,{base64.b64encode(data).decode()}"}
-    return {"type": "image_url", "image_url": url | ({"detail": detail} if detail else {})}
+    return {"type": "image_url", "image_url": {"url": f"data:image/{kind};base64,{base64.b64encode(data).decode()}"}}
 
 
 def photo(maker: PhotoMaker, number: int, side: int) -> bytes:

@@ -289,7 +289,8 @@ def stall(lab: Lab) -> list[Line]:
         ratio = longest[name] * 1e3 / unit_ms if unit_ms else None
         of_unit = f", {ratio:.2f} units of {unit_ms:.0f} ms" if ratio else ""
         beside = f"; vLLM's {longest[VLLM]:.2f} s" if name != VLLM and VLLM in longest else ""
-        shown = f"{longest[name]:.2f} s over {num} arrivals{of_unit}{beside}"
+        p95 = statistics.quantiles(pauses, n=20)[-1]
+        shown = f"{longest[name]:.2f} s over {num} arrivals{of_unit}, p95 {p95:.2f} s of {len(pauses)}{beside}"
         target = Target(1.2, at_most=True) if ratio else Target()
         floor = "stretch: shorter than vLLM's" if ratio else ""
         lines.append(Line(f"longest stall: {name}", shown, ratio, target, floor, watch.peak_bytes, watch.load))

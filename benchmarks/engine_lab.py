@@ -26,7 +26,16 @@ from opsin.bench.photo import PhotoMaker
 
 OURS, INT8, VLLM, TRANSFORMERS = "opsin", "opsin int8", "vLLM", "transformers"
 TILES, COMPACT_SIDE, TILED_SIDE = 17, 512, 1024
-VLLM_COMPACT = {"mm_processor_kwargs": {"do_image_splitting": False, "size": {"longest_edge": COMPACT_SIDE}}}
+_ONE_TILE = {"mm_processor_kwargs": {"max_pixels": COMPACT_SIDE**2}}
+COMPACT: dict[str, dict[str, object]] = {
+    OURS: _ONE_TILE,
+    INT8: _ONE_TILE,
+    VLLM: {"mm_processor_kwargs": {"do_image_splitting": False, "size": {"longest_edge": COMPACT_SIDE}}},
+    TRANSFORMERS: {},
+}
+"""Fields that leave a picture of ``COMPACT_SIDE`` as it is and whole, so that all servers do the same; the checkpoint
+that transformers serves has that for a default. ``detail: low`` would first enlarge it, as the model's own processor
+does."""
 VLLM_SETTINGS = {"VLLM_CPU_KVCACHE_SPACE": "2", "VLLM_CPU_NUM_OF_RESERVED_CPU": "0", "HF_HUB_OFFLINE": "1"}
 VLLM_COMMAND = (
     "{program} serve {{model}} --port {{port}} --dtype bfloat16 --max-model-len 4096 --max-num-seqs 16 "
@@ -130,10 +139,9 @@ class Request:
 
 
 def compact(lab: Lab, name: str, max_tokens: int = 2) -> Request:
-    """A new picture of one tile. The checkpoint that transformers serves has that for a default."""
-    data = lab.photo(COMPACT_SIDE)
-    more = tuple(VLLM_COMPACT.items()) if name == VLLM else ()
-    return Request((picture(data, "jpeg", "low" if name in (OURS, INT8) else None), text(QUESTION)), max_tokens, more)
+    """A new picture of one tile."""
+    parts = picture(lab.photo(COMPACT_SIDE), "jpeg"), text(QUESTION)
+    return Request(parts, max_tokens, tuple(COMPACT[name].items()))
 
 
 def tiled(data: bytes, question: str = QUESTION, *, text_first: bool = False) -> Request:

@@ -39,6 +39,7 @@ from opsin import __version__
 from opsin.bench.photo import PhotoMaker
 from opsin.testing.server_process import ServerProcess
 
+_PARTS = ("text", "small", "repeated", "photos")
 _START_TIMEOUT_S = 900.0
 _RESAMPLES = 10_000
 _SMALL = (256, 256)
@@ -155,6 +156,7 @@ def _arguments() -> argparse.Namespace:
     engine.add_argument("--upstream-command", metavar="WORDS", help="started here; {model} and {port} are filled in")
     parser.add_argument("--model", help="what the engine serves, a folder or hub id: needed for --offload")
     parser.add_argument("--opsin", default="", metavar="FLAGS", help="more flags for opsin serve")
+    parser.add_argument("--parts", nargs="+", choices=_PARTS, default=_PARTS, help="what is measured")
     parser.add_argument("--rounds", type=int, default=100, help="of text and small pictures")
     parser.add_argument("--photos", type=int, default=15, help="rounds with 12 megapixels")
     parser.add_argument("--repeats", type=int, default=30, help="requests with one of three pictures")
@@ -195,11 +197,13 @@ async def _measure(args: argparse.Namespace, engine: Arm) -> None:
         model, owned_by = await _model(http, engine)
         console.print(_about(owned_by))
         asker = Asker(http, model, args.output_len)
-        console.print(await _overhead(args, engine, asker))
-        console.print(await _repeated(args, engine, asker, named=owned_by == "vllm"))
-        if args.model is None:
+        if {"text", "small"} & set(args.parts):
+            console.print(await _overhead(args, engine, asker))
+        if "repeated" in args.parts:
+            console.print(await _repeated(args, engine, asker, named=owned_by == "vllm"))
+        if "photos" in args.parts and args.model is None:
             console.print("12 megapixels: left out, as --offload needs --model")
-        else:
+        elif "photos" in args.parts:
             console.print(await _photos(args, engine, asker))
     console.print(f"load average at the end: {os.getloadavg()[0]:.1f}")
 
@@ -229,10 +233,11 @@ def _about(owned_by: str) -> str:
 
 async def _overhead(args: argparse.Namespace, engine: Arm, asker: Asker) -> Table:
     maker = PhotoMaker(args.seed)
-    kinds: dict[str, Callable[[int], tuple[bytes, ...]]] = {
-        "text": lambda _: (),
-        f"one picture of {_SMALL[0]} x {_SMALL[1]}": lambda number: (_jpeg(maker, number, _SMALL),),
-    }
+    kinds: dict[str, Callable[[int], tuple[bytes, ...]]] = {}
+    if "text" in args.parts:
+        kinds["text"] = lambda _: ()
+    if "small" in args.parts:
+        kinds[f"one picture of {_SMALL[0]} x {_SMALL[1]}"] = lambda number: (_jpeg(maker, number, _SMALL),)
     table = Table(title=f"End to end, {args.rounds} rounds; ratio of medians (95 % interval)", title_justify="left")
     for heading in ("request", "engine, ms", "engine again / engine", "opsin, ms", "opsin / engine"):
         table.add_column(heading)
