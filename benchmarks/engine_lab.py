@@ -26,7 +26,7 @@ from opsin.bench.photo import PhotoMaker
 
 OURS, INT8, VLLM, TRANSFORMERS = "opsin", "opsin int8", "vLLM", "transformers"
 TILES, COMPACT_SIDE, TILED_SIDE = 17, 512, 1024
-_ONE_TILE = {"mm_processor_kwargs": {"max_pixels": COMPACT_SIDE**2}}
+_ONE_TILE: dict[str, object] = {"mm_processor_kwargs": {"max_pixels": COMPACT_SIDE**2}}
 COMPACT: dict[str, dict[str, object]] = {
     OURS: _ONE_TILE,
     INT8: _ONE_TILE,
