@@ -22,6 +22,7 @@ from opsin.app import Application, build
 from opsin.cli.flags import read
 from opsin.cli.reloader import Reloader
 from opsin.core.errors import ConfigError, OpsinError
+from opsin.core.garbage import settle
 from opsin.core.problems import raise_all
 from opsin.gateway.config import GatewayConfig
 from opsin.gateway.edge import metrics_app, public_app, server
@@ -134,6 +135,7 @@ async def _start(application: Application, listener: Listener, metrics: Listener
             finally:
                 telling.cancel()
                 await asyncio.wait({telling})
+            settle()
             await listener.listening.wait()
     except Exception as error:  # the border of the start: whatever failed, no dead server stays behind
         if not isinstance(error, OpsinError):

@@ -20,6 +20,7 @@ import time
 from typing import BinaryIO
 
 from opsin.core.errors import ConfigError, OpsinError
+from opsin.core.garbage import settle
 from opsin.engine.local.config import LocalEngineConfig, check_supported
 from opsin.engine.local.core import EngineCore
 from opsin.engine.local.faults import FaultyRunner
@@ -145,6 +146,7 @@ class Worker:
             self._channel.send(Progress("warming up"))
             warm_up(self._config, runner, limits)
         runner = self._with_faults(runner)
+        settle()
         self._channel.send(
             Ready(
                 load_time_s=time.monotonic() - started,
