@@ -6,9 +6,10 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from redis import Redis
@@ -80,3 +81,18 @@ def redis_server(*options: str) -> Generator[RedisServer]:
             yield server
         finally:
             server.stop()
+
+
+def values_of(client: Any, key: bytes) -> Iterator[bytes]:
+    """All that is kept under a key, of whatever type. Raises AssertionError for a type that opsin does not use."""
+    match client.type(key):
+        case b"hash":
+            yield from (part for pair in client.hgetall(key).items() for part in pair)
+        case b"zset":
+            yield from client.zrange(key, 0, -1)
+        case b"stream":
+            yield from (part for _, words in client.xrange(key) for pair in words.items() for part in pair)
+        case b"string":
+            yield client.get(key)
+        case other:
+            raise AssertionError(f"nobody looks into a {other}")

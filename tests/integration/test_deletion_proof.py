@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from opsin.tenants.key_file import KeyFile
 from opsin.tenants.keys import new_key
 from tests.corpus.pictures import encoded, scene
 from tests.integration.gateways import Served, gateway
-from tests.redis_server import RedisServer, needs_redis, redis_server
+from tests.redis_server import RedisServer, needs_redis, redis_server, values_of
 from tests.worker_here import WorkerHere
 
 pytestmark = needs_redis
@@ -80,22 +79,8 @@ def everything(redis: RedisServer, folder: Path) -> dict[str, bytes]:
     found = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     with redis.client() as client:
         for key in client.scan_iter():  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType] its stub has none
-            found[bytes(key).decode()] = b"\n".join(_values(client, key))  # pyright: ignore[reportUnknownArgumentType]
+            found[bytes(key).decode()] = b"\n".join(values_of(client, key))  # pyright: ignore[reportUnknownArgumentType]
     return found
-
-
-def _values(client: Any, key: bytes) -> Iterator[bytes]:
-    match client.type(key):
-        case b"hash":
-            yield from (part for pair in client.hgetall(key).items() for part in pair)
-        case b"zset":
-            yield from client.zrange(key, 0, -1)
-        case b"stream":
-            yield from (part for _, words in client.xrange(key) for pair in words.items() for part in pair)
-        case b"string":
-            yield client.get(key)
-        case other:
-            raise AssertionError(f"nobody looks into a {other}")
 
 
 def holding(places: dict[str, bytes], *needles: bytes) -> list[str]:

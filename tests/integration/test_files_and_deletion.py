@@ -22,7 +22,7 @@ from opsin.tenants.keys import Limits, new_key
 from opsin.testing.scripted_upstream import ScriptedUpstream
 from opsin.testing.scripted_upstream import serve as scripted
 from tests.integration.gateways import Served, gateway
-from tests.redis_server import PROGRAM, RedisServer, redis_server
+from tests.redis_server import PROGRAM, RedisServer, redis_server, values_of
 
 AS_FORM: Any = {"headers": {"content-type": "multipart/form-data"}}
 PATIENT = {"redis_timeout_s": 20.0}
@@ -326,18 +326,6 @@ def remains_of(data: bytes, folder: Path, redis: RedisServer) -> list[str]:
             if any(needle in dumped for needle in needles):
                 found.append(key.decode())
     return found
-
-
-def values_of(client: Any, key: bytes) -> Iterator[bytes]:
-    match client.type(key):
-        case b"hash":
-            yield from (part for pair in client.hgetall(key).items() for part in pair)
-        case b"zset":
-            yield from client.zrange(key, 0, -1)
-        case b"stream":
-            yield from (part for _, words in client.xrange(key) for pair in words.items() for part in pair)
-        case _:
-            yield client.get(key)
 
 
 async def test_what_one_gateway_deletes_while_another_is_cut_off_is_gone_there_when_it_is_back(
