@@ -12,13 +12,14 @@ import fcntl
 import os
 import secrets
 import shutil
+import stat
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Iterable
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from opsin.cache.ledger import Ledger
 from opsin.cache.seal import Seal
@@ -84,20 +85,7 @@ class DiskTier:
         """See Tier."""
         stored = await self._run(partial(self._seal.sealed, at, value, ttl_s))
         expires_at = self._now() + ttl_s
-        async with self._writing:
-            await self._remove_expired()
-            if self._tombstones.covers(at.scope, at.record):
-                return False
-            path = self._path(at)
-            growth = len(stored) - await self._run(partial(_size, path))
-            victims = self._ledger.victims(at.scope, at.record, growth)
-            if victims is None:
-                return False
-            for victim in victims:
-                await self._remove(at.scope, victim)
-            await self._run(partial(_write, path, self._half / secrets.token_hex(8), stored, expires_at))
-            self._ledger.grow(at.scope, at.record, growth, expires_at)
-            return True
+        return await self._alone(self._kept(at, stored, expires_at))
 
     async def fields(self, scope: str, record: str) -> dict[str, Value]:
         """See Tier."""
@@ -116,25 +104,19 @@ class DiskTier:
 
     async def drop(self, at: Address) -> None:
         """See Tier."""
-        async with self._writing:
-            path = self._path(at)
-            size = await self._run(partial(_size, path))
-            await self._run(partial(path.unlink, missing_ok=True))
-            self._ledger.grow(at.scope, at.record, -size, 0)
-            if not await self._run(partial(_names, path.parent)):
-                await self._remove(at.scope, at.record)
+        await self._alone(self._dropped(at))
 
     async def purge(self, scope: str, record: str | None) -> PurgeOutcome:
         """See Tier."""
-        async with self._writing:
-            doomed = self._ledger.records(scope) if record is None else (record,)
-            erased = [await self._remove(scope, one) for one in doomed]
-            return PurgeOutcome.ERASED if any(erased) else PurgeOutcome.NONE
+        return PurgeOutcome.ERASED if await self._alone(self._purged(scope, record)) else PurgeOutcome.NONE
+
+    def alone(self, scope: str) -> AbstractAsyncContextManager[None]:
+        """See Tier. No other process has it."""
+        return nullcontext()
 
     async def expire(self) -> None:
         """See Tier."""
-        async with self._writing:
-            await self._remove_expired()
+        await self._alone(self._expired())
 
     async def lift(self, scope: str, record: str) -> None:
         """See Tier. There is none."""
@@ -151,19 +133,69 @@ class DiskTier:
         except OSError as error:
             raise TierError(error.strerror or "disk") from error
 
-    async def _remove_expired(self) -> None:
-        for scope, record in self._ledger.expired():
-            await self._remove(scope, record)
+    async def _alone(self, change: Coroutine[Any, Any, T]) -> T:
+        """One change after the other, each to its end: a thread goes on writing when its caller has left."""
 
-    async def _remove(self, scope: str, record: str) -> bool:
-        """The files first: one that cannot be deleted stays in the ledger."""
-        await self._run(partial(_delete, self._values / scope / record))
-        return self._ledger.remove(scope, record)
+        async def changed() -> T:
+            async with self._writing:
+                return await change
+
+        return await asyncio.shield(changed())
+
+    async def _kept(self, at: Address, stored: bytes, expires_at: float) -> bool:
+        with suppress(TierError):  # what cannot go takes its room and nothing else
+            await self._expired()
+        if self._tombstones.covers(at.scope, at.record):
+            return False
+        path = self._path(at)
+        growth = len(stored) - await self._run(partial(_size, path))
+        victims = self._ledger.victims(at.scope, at.record, growth)
+        if victims is None:
+            return False
+        await self._remove((at.scope, victim) for victim in victims)
+        await self._run(partial(_write, path, self._half / secrets.token_hex(8), stored, expires_at))
+        self._ledger.grow(at.scope, at.record, growth, expires_at)
+        return True
+
+    async def _dropped(self, at: Address) -> None:
+        path = self._path(at)
+        size = await self._run(partial(_size, path))
+        await self._run(partial(path.unlink, missing_ok=True))
+        self._ledger.grow(at.scope, at.record, -size, 0)
+        if not await self._run(partial(_names, path.parent)):
+            await self._remove([(at.scope, at.record)])
+
+    async def _purged(self, scope: str, record: str | None) -> bool:
+        doomed = self._ledger.records(scope) if record is None else (record,)
+        return await self._remove((scope, one) for one in doomed)
+
+    async def _expired(self) -> None:
+        await self._remove(self._ledger.expired())
+
+    async def _remove(self, records: Iterable[tuple[str, str]]) -> bool:
+        """Whether any was there. The files first: one that cannot be deleted stays in the ledger, and keeps no other.
+
+        Raises TierError for the last such one, in the end.
+        """
+        erased, failure = False, None
+        for scope, record in records:
+            try:
+                await self._run(partial(_delete, self._values / scope / record))
+            except TierError as error:
+                failure = error
+            else:
+                erased = self._ledger.remove(scope, record) or erased
+        if failure is not None:
+            raise failure
+        return erased
 
     def _read_what_is_there(self) -> None:
-        for path in self._values.glob("*/*/*"):
-            status = path.stat()
-            self._ledger.grow(path.parent.parent.name, path.parent.name, status.st_size, status.st_mtime)
+        """Only files of ours: behind a link is something else."""
+        for folder, _, names in os.walk(self._values):
+            for path in (Path(folder, name) for name in names):
+                status = path.lstat()
+                if stat.S_ISREG(status.st_mode) and path.parent.parent.parent == self._values:
+                    self._ledger.grow(path.parent.parent.name, path.parent.name, status.st_size, status.st_mtime)
 
     def _path(self, at: Address) -> Path:
         return self._values / at.scope / at.record / at.field
@@ -232,6 +264,6 @@ def _names(folder: Path) -> list[str]:
 
 def _delete(folder: Path) -> None:
     with suppress(FileNotFoundError):
-        shutil.rmtree(folder)
+        folder.unlink() if folder.is_symlink() else shutil.rmtree(folder)
     with suppress(OSError):  # other records are in it
         folder.parent.rmdir()

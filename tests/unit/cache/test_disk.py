@@ -2,13 +2,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import stat
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -17,6 +20,7 @@ from opsin.cache.expiring import Expiring
 from opsin.cache.seal import Seal
 from opsin.cache.tier import Address, TierError, Value
 from opsin.cache.tombstones import Tombstones
+from opsin.core.erasure import PurgeOutcome
 from opsin.core.errors import ConfigError
 
 AT = Address("scope", "record", "field")
@@ -59,6 +63,65 @@ async def test_a_full_disk_is_no_entry_and_leaves_nothing(tmp_path: Path) -> Non
         await tier.put(AT, VALUE, 60)
     assert tier.size_bytes == 0
     assert [path for path in (tmp_path / "values").rglob("*") if path.is_file()] == []
+    await tier.close()
+
+
+async def test_who_leaves_while_it_is_written_hides_nothing_from_a_purge(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tier, begun, go_on = disk(tmp_path), threading.Event(), threading.Event()
+
+    def slow(descriptor: int, mode: str) -> IO[bytes]:
+        begun.set()
+        assert go_on.wait(20)
+        return open(descriptor, mode)
+
+    monkeypatch.setattr(os, "fdopen", slow)
+    writing = asyncio.create_task(tier.put(AT, VALUE, 60))
+    assert await asyncio.to_thread(begun.wait, 20)
+    writing.cancel()
+    purging = asyncio.create_task(tier.purge(AT.scope, None))
+    await asyncio.sleep(0.05)
+    go_on.set()
+    assert await purging is PurgeOutcome.ERASED
+    assert await tier.get(AT) is None
+    assert tier.size_bytes == 0
+    await tier.close()
+
+
+async def test_what_lies_there_that_is_not_ours_costs_nothing_and_is_left(tmp_path: Path) -> None:
+    ours, theirs = tmp_path / "values" / "scope", tmp_path / "theirs"
+    ours.mkdir(parents=True)
+    theirs.mkdir()
+    (theirs / "field").write_text("x")
+    (ours / "a").symlink_to(theirs)
+    (ours / "b").mkdir()
+    (ours / "b" / "field").symlink_to(tmp_path / "nothing")
+    tier = disk(tmp_path)
+    assert tier.size_bytes == 0
+    assert await tier.put(AT, VALUE, 60)
+    await tier.expire()
+    assert await tier.get(AT) == VALUE
+    assert (theirs / "field").read_text() == "x"
+    await tier.close()
+
+
+async def test_what_cannot_be_deleted_keeps_nothing_else(tmp_path: Path) -> None:
+    now = [1000.0]
+    tier = DiskTier(tmp_path, 2**20, 2**20, Seal(b"secret"), Tombstones(60), now=lambda: now[0])
+    stuck, other = (Address("scope", record, "field") for record in ("a", "b"))
+    for at in (stuck, other):
+        assert await tier.put(at, VALUE, 60)
+    folder = tmp_path / "values" / "scope" / "a"
+    shutil.rmtree(folder)
+    folder.write_text("rmtree takes folders only")
+    with pytest.raises(TierError):
+        await tier.purge("scope", None)
+    assert not (tmp_path / "values" / "scope" / "b").exists()
+    now[0] += 61
+    with pytest.raises(TierError):
+        await tier.expire()
+    assert await tier.put(other, VALUE, 60)
     await tier.close()
 
 
