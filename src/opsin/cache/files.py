@@ -10,9 +10,11 @@ import asyncio
 import re
 import secrets
 import time
-from collections.abc import Awaitable
+from collections.abc import AsyncGenerator, Awaitable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TypeVar
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -55,21 +57,24 @@ class FileShelf:
         self._scopes = scopes
         self._quota_bytes = quota_bytes
         self._ttl_s = ttl_s
-        self._changing = asyncio.Lock()  # an entry and its content come and go together
+        self._changing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by scope
 
     async def add(self, scope: str, sha256: str, data: bytes, filename: str, ttl_s: float | None) -> StoredFile:
-        """Keeps a file, for ``ttl_s`` or less.
+        """Keeps a file, for ``ttl_s`` or less. A caller that leaves meanwhile has uploaded it all the same.
 
         Raises:
             FileQuotaExceeded: the tenant's files leave no room for it.
             Overloaded: where files are kept cannot be reached.
         """
+        return await asyncio.shield(self._added(scope, sha256, data, filename, ttl_s))
+
+    async def _added(self, scope: str, sha256: str, data: bytes, filename: str, ttl_s: float | None) -> StoredFile:
         ttl_s = min(self._ttl_s, ttl_s or self._ttl_s)
         now = int(time.time())
         file_id = f"file-{secrets.token_hex(_ID_BYTES)}"
         file = StoredFile(file_id, sha256, len(data), filename, now, now + int(ttl_s))
         content, entry = self._content(scope, sha256), Address(scope, _LIST, file_id)
-        async with self._changing:
+        async with self._alone(scope):
             others = [one.expires_at - now for one in await self.all(scope) if one.sha256 == sha256]
             kept = await _reached(self._tier.put(content, Value(b"", data), max([ttl_s, *others])))
             kept = kept and await _reached(self._tier.put(entry, Value(msgspec.json.encode(file), b""), ttl_s))
@@ -106,7 +111,10 @@ class FileShelf:
 
     async def remove(self, scope: str, file_id: str) -> Removed:
         """Forgets a file; its picture with the last one. Raises NotFound, Overloaded."""
-        async with self._changing:
+        return await asyncio.shield(self._removed(scope, file_id))
+
+    async def _removed(self, scope: str, file_id: str) -> Removed:
+        async with self._alone(scope):
             file = await self.get(scope, file_id)
             await _reached(self._tier.drop(Address(scope, _LIST, file_id)))
             others = [one for one in await self.all(scope) if one.sha256 == file.sha256]
@@ -117,9 +125,9 @@ class FileShelf:
     async def purge(self, scope: str, sha256: str | None) -> PurgeOutcome:
         """Erases all files of a picture, or of a scope."""
         try:
-            async with self._changing:
+            async with self._alone(scope):
                 return await self._purged(scope, sha256)
-        except (TierError, Overloaded):
+        except Overloaded:
             return PurgeOutcome.UNREACHABLE
 
     async def expire(self) -> None:
@@ -129,6 +137,16 @@ class FileShelf:
     async def close(self) -> None:
         """Gives back what the tier holds."""
         await self._tier.close()
+
+    @asynccontextmanager
+    async def _alone(self, scope: str) -> AsyncGenerator[None]:
+        """An entry and its content come and go together, at all gateways. Raises Overloaded."""
+        async with self._changing.setdefault(scope, asyncio.Lock()):
+            try:
+                async with self._tier.alone(scope):
+                    yield
+            except TierError as error:
+                raise _unreachable() from error
 
     async def _purged(self, scope: str, sha256: str | None) -> PurgeOutcome:
         if sha256 is None:
@@ -156,6 +174,8 @@ async def _reached(call: Awaitable[T]) -> T:
     try:
         return await call
     except TierError as error:
-        raise Overloaded(
-            "the place where files are kept cannot be reached", code=Code.FILES_UNREACHABLE, retry_after_s=2
-        ) from error
+        raise _unreachable() from error
+
+
+def _unreachable() -> Overloaded:
+    return Overloaded("the place where files are kept cannot be reached", code=Code.FILES_UNREACHABLE, retry_after_s=2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 
 from opsin.cache.ledger import Ledger
@@ -91,6 +92,10 @@ class MemoryTier:
         doomed = self._ledger.records(scope) if record is None else (record,)
         erased = [self._remove(scope, one) for one in doomed]
         return PurgeOutcome.ERASED if any(erased) else PurgeOutcome.NONE
+
+    def alone(self, scope: str) -> AbstractAsyncContextManager[None]:
+        """See Tier. No other process has it."""
+        return nullcontext()
 
     async def expire(self) -> None:
         """See Tier."""

@@ -47,6 +47,11 @@ class RedisLink:
         self._breaker = Breaker()
 
     @property
+    def timeout_s(self) -> float:
+        """Of one call."""
+        return self._timeout_s
+
+    @property
     def is_open(self) -> bool:
         """See Breaker."""
         return self._breaker.is_open

@@ -7,6 +7,7 @@ Of each scope, under ``PREFIX:{SCOPE}:``, with one hash slot for all of it:
     size       hash    record → bytes that are counted for it
     total      string  their sum
     dead:RECORD, dead: a tombstone of a record, or of the whole scope
+    lock       string  who is alone with the scope; ends with its lease
 
 Every change is one script, so it happens whole or not at all, and a tombstone is looked at in the same moment. A
 deletion begins with what takes no memory, after which a server that is full does not refuse the rest of a script.
@@ -15,7 +16,11 @@ Accounts are our own: what the server evicts or expires is counted until ``use``
 
 from __future__ import annotations
 
+import asyncio
+import secrets
 import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
 from typing import cast
 
 from opsin.cache.redis_link import RedisLink, pairs_of
@@ -101,6 +106,23 @@ return erased
 """
 )
 
+_LOCK = """
+local name = KEYS[1] .. 'lock'
+if redis.call('EXISTS', name) == 1 then return 0 end
+redis.call('UNLINK', name)
+redis.call('SET', name, ARGV[1], 'PX', ARGV[2])
+return 1
+"""
+
+_UNLOCK = """
+local name = KEYS[1] .. 'lock'
+if redis.call('GET', name) == ARGV[1] then redis.call('UNLINK', name) end
+"""
+
+_LEASE_CALLS = 10
+"""Of the link, each as slow as it may be: so long a gateway that was killed keeps the others out."""
+_LOCK_POLL_S = 0.01
+
 
 class RedisTier:
     """See Tier."""
@@ -169,6 +191,21 @@ class RedisTier:
         """See Tier. Leaves a tombstone for all gateways."""
         erased = await self._script(_PURGE, scope, record or "", round(self._tombstones.ttl_s * 1e3))
         return PurgeOutcome.ERASED if erased else PurgeOutcome.NONE
+
+    @asynccontextmanager
+    async def alone(self, scope: str) -> AsyncGenerator[None]:
+        """See Tier. Raises TierError when another one does not end in time."""
+        mine, lease_s = secrets.token_hex(8), _LEASE_CALLS * self._link.timeout_s
+        deadline = time.monotonic() + lease_s + self._link.timeout_s
+        while not await self._script(_LOCK, scope, mine, round(lease_s * 1e3)):
+            if time.monotonic() > deadline:
+                raise TierError("locked")
+            await asyncio.sleep(_LOCK_POLL_S)
+        try:
+            yield
+        finally:
+            with suppress(TierError):
+                await self._script(_UNLOCK, scope, mine)
 
     async def expire(self) -> None:
         """The server does."""

@@ -6,6 +6,7 @@ record, whatever was made of it. Tiers know neither tenants nor digests, only op
 
 from __future__ import annotations
 
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -74,6 +75,10 @@ class Tier(Protocol):
 
     async def purge(self, scope: str, record: str | None) -> PurgeOutcome:
         """Erases a record, or all of a scope."""
+        ...
+
+    def alone(self, scope: str) -> AbstractAsyncContextManager[None]:
+        """Keeps other processes out that want to be alone with this scope too; nobody else."""
         ...
 
     async def expire(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -76,6 +77,9 @@ class FailingTier:
 
     async def purge(self, scope: str, record: str | None) -> PurgeOutcome:
         raise TierError("gone")
+
+    def alone(self, scope: str) -> AbstractAsyncContextManager[None]:
+        return nullcontext()
 
     async def expire(self) -> None:
         raise TierError("gone")
