@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import io
+import socket
 import tempfile
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager, suppress
@@ -280,6 +281,29 @@ async def test_a_deletion_leaves_what_became_of_it_in_the_log(tmp_path: Path, ca
     assert "tiers=" not in refused
     assert f"tenant=ops key={of_ops.id} {route} status=200 deleted_of=acme tiers=" in done
     assert "files:erased" in done
+
+
+async def test_who_does_not_read_a_file_holds_a_place_and_not_for_ever() -> None:
+    buffer, line = io.BytesIO(), socket.socket()
+    Image.new("L", (3000, 3000)).save(buffer, "PNG", compress_level=0)  # more than the kernel takes
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    async with asked(gateway={"max_requests": 1, "request_timeout_s": 2.0}) as (served, client):
+        file = await client.files.create(file=("p.png", buffer.getvalue()), purpose="vision")
+        admission = served.application.gateway.admission
+        line.connect(("127.0.0.1", int(served.url.rpartition(":")[2])))
+        reader, writer = await asyncio.open_connection(sock=line, limit=1024)
+        try:
+            writer.write(f"GET /v1/files/{file.id}/content HTTP/1.1\r\nhost: x\r\n\r\n".encode())
+            await reader.readexactly(12)
+            with pytest.raises(openai.InternalServerError) as caught:
+                await client.files.list()
+            assert (caught.value.status_code, caught.value.response.headers["retry-after"]) == (503, "1")
+            async with asyncio.timeout(30):
+                while admission.in_progress:  # noqa: ASYNC110 - nobody is told
+                    await asyncio.sleep(0.05)
+        finally:
+            writer.close()
+        assert (await client.files.content(file.id)).content == buffer.getvalue()
 
 
 async def test_two_files_of_one_picture_end_one_by_one() -> None:

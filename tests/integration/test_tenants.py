@@ -103,7 +103,10 @@ async def test_metrics_tell_of_each_tenant_unless_everybody_may_read_them(keys: 
     acme, ops = await keys.make("acme", requests_per_minute=1), await keys.make("ops", admin=True)
     async with served_to(keys, fake={"extra_image_tokens": 4}) as served:
         assert [(await ask(served, acme, picture(256))).status for _ in range(2)] == [200, 429]
+        assert [(await get(served, f"/v1/files{path}", ops))[0] for path in ("", "/none")] == [200, 404]
         metrics = (await get(served, "/metrics", ops))[1]
+    assert 'opsin_tenant_requests_total{code="ok",tenant="ops"} 1.0' in metrics
+    assert 'opsin_tenant_requests_total{code="file_not_found",tenant="ops"} 1.0' in metrics
     assert 'opsin_tenant_requests_total{code="ok",tenant="acme"} 1.0' in metrics
     assert 'opsin_tenant_requests_total{code="rate_limit_exceeded",tenant="acme"} 1.0' in metrics
     assert 'opsin_tenant_image_tokens_total{tenant="acme"} 4.0' in metrics

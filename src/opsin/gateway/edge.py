@@ -35,7 +35,7 @@ def public_app(gateway: Gateway, config: GatewayConfig) -> ASGIApp:
         app = CORSMiddleware(
             app,
             allow_origins=config.allowed_origins,
-            allow_methods=("GET", "POST"),
+            allow_methods=("GET", "POST", "DELETE"),
             allow_headers=("*",),
             expose_headers=_READABLE,
         )

@@ -126,7 +126,8 @@ class _Exchanges(ABC):
         done, error = exchange.outcome.done, exchange.outcome.error
         gone = error is None and done is None
         if not gone:
-            self._count_outcome(exchange.caller, error, done)
+            image_tokens = done.usage.image_tokens if isinstance(done, Done) else None
+            count_answer(self._gateway, exchange.caller, error, image_tokens or 0)
         logger.info(
             "%s",
             fields(
@@ -143,14 +144,6 @@ class _Exchanges(ABC):
                 completion_tokens=done.usage.completion_tokens if isinstance(done, Done) else None,
             ),
         )
-
-    def _count_outcome(self, caller: Caller | None, error: OpsinError | None, done: Done | Counted | None) -> None:
-        """Of a tenant by its name only where nobody but an admin sees it, and where keys bound how many there are."""
-        gateway = self._gateway
-        code = count_outcome(gateway.metrics, error)
-        if caller is not None and caller.key_id is not None and gateway.config.metrics_port is None:
-            image_tokens = done.usage.image_tokens if isinstance(done, Done) else None
-            gateway.metrics.answered_tenant(caller.tenant, code, image_tokens or 0)
 
 
 class ChatExchanges(_Exchanges):
@@ -204,6 +197,14 @@ class CountExchanges(_Exchanges):
         headers = warnings_header(counted.warnings)
         model = taken.request.model or served.names.default
         return Response(encode(to_wire(counted, model=model)), headers=headers, media_type="application/json")
+
+
+def count_answer(gateway: Gateway, caller: Caller | None, error: OpsinError | None, image_tokens: int = 0) -> None:
+    """In metrics. Of a tenant by its name only where nobody but an admin sees it, and where keys bound how many there
+    are; ``image_tokens`` are those that were run."""
+    code = count_outcome(gateway.metrics, error)
+    if caller is not None and caller.key_id is not None and gateway.config.metrics_port is None:
+        gateway.metrics.answered_tenant(caller.tenant, code, image_tokens)
 
 
 def _replica(error: OpsinError | None, done: Done | Counted | None) -> str | None:

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from opsin.cache.files import StoredFile
 from opsin.core.erasure import PurgeOutcome
-from opsin.core.errors import Code, InvalidRequest
+from opsin.core.errors import Code, DeadlineExceeded, InvalidRequest, Overloaded
 from opsin.gateway.admission import Place
 from opsin.gateway.auth import Caller
 from opsin.gateway.body import BodyLimits, stream_body
-from opsin.gateway.chat import count_outcome
 from opsin.gateway.deadline import Deadline
 from opsin.gateway.erasing import FILES
 from opsin.gateway.errors import as_opsin_error, to_response
+from opsin.gateway.exchange import CLIENT_GONE, LAST_WORDS_S, count_answer
 from opsin.gateway.rate_headers import rate_headers
 from opsin.protocol.files import FileDeleted, FileList, FileObject, MediaDeleted
 from opsin.telemetry.logs import fields
@@ -35,9 +37,9 @@ logger = logging.getLogger(__name__)
 Handler = Callable[[Request, str], Coroutine[Any, Any, msgspec.Struct | Response]]
 """With the scope of who asks."""
 
-_CLIENT_GONE = 499
 _DIGEST = re.compile("[0-9a-f]{64}")
 _MAX_LISTED = 10_000
+_PIECE_BYTES = 256 * 2**10
 
 
 def file_routes(gateway: Gateway) -> list[Route]:
@@ -53,51 +55,65 @@ def file_routes(gateway: Gateway) -> list[Route]:
         ("DELETE", "/v1/tenants/{tenant}/media", routes.delete_all),
     ]
     return [
-        Route(path, routes.answered(f"{method} {path}", handle), methods=[method]) for method, path, handle in handlers
+        Route(path, _Endpoint(gateway, f"{method} {path}", handle), methods=[method])
+        for method, path, handle in handlers
     ]
 
 
-class _FileRoutes:
-    def __init__(self, gateway: Gateway) -> None:
+class _Endpoint:
+    """One route: one answer and one line in the log, whatever happens. Each counts as a request of the tenant, and
+    holds its place until the client has taken the answer, which may be a whole picture."""
+
+    def __init__(self, gateway: Gateway, route: str, handle: Handler) -> None:
         self._gateway = gateway
+        self._route = route
+        self._handle = handle
 
-    def answered(self, route: str, handle: Handler) -> Callable[[Request], Awaitable[Response]]:
-        """One answer and one line in the log, whatever happens. Each counts as a request of the tenant."""
-
-        async def answer(request: Request) -> Response:
-            asked = _Asked(
-                request, route, Deadline.after(self._gateway.config.request_timeout_s, self._gateway.closing)
-            )
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        deadline = Deadline.after(self._gateway.config.request_timeout_s, self._gateway.closing)
+        asked = _Asked(Request(scope, receive), self._route, deadline)
+        with asked.held:
             try:
-                response = await self._answer(asked, handle)
+                response = await self._response(asked)
+                await deadline.later(LAST_WORDS_S).within(response(scope, receive, send))
             except ClientDisconnect:
-                asked.log(_CLIENT_GONE)
-                return Response(status_code=_CLIENT_GONE)
-            except Exception as caught:  # the border of a route
-                error = as_opsin_error(caught, request.state.id)
-                count_outcome(self._gateway.metrics, error)
-                asked.log(error.status, error.code)
-                response = to_response(error)
-            else:
-                count_outcome(self._gateway.metrics, None)
-                asked.log(response.status_code)
-            if asked.place is not None:
-                response.headers.update(rate_headers(asked.place.readings))
-            return response
+                asked.log(CLIENT_GONE)
+            except (DeadlineExceeded, Overloaded):
+                logger.warning("a client does not read its answer and is cut off")
 
-        return answer
+    async def _response(self, asked: _Asked) -> Response:
+        try:
+            response = await self._answer(asked)
+        except ClientDisconnect:
+            raise
+        except Exception as caught:  # the border of a route
+            error = as_opsin_error(caught, asked.http.state.id)
+            count_answer(self._gateway, asked.caller, error)
+            asked.log(error.status, error.code)
+            response = to_response(error)
+        else:
+            count_answer(self._gateway, asked.caller, None)
+            asked.log(response.status_code)
+        if asked.place is not None:
+            response.headers.update(rate_headers(asked.place.readings))
+        return response
 
-    async def _answer(self, asked: _Asked, handle: Handler) -> Response:
+    async def _answer(self, asked: _Asked) -> Response:
         gateway = self._gateway
         asked.caller = caller = await gateway.auth.caller(asked.http.headers.get("authorization"))
-        with gateway.admission.admit(caller) as asked.place:
-            await asked.place.request()
-            answer = await asked.deadline.within(handle(asked.http, gateway.scopes.of(caller.tenant)))
+        asked.place = place = asked.held.enter_context(gateway.admission.admit(caller))
+        await place.request()
+        answer = await asked.deadline.within(self._handle(asked.http, gateway.scopes.of(caller.tenant)))
         if isinstance(answer, Response):
             return answer
         if isinstance(answer, FileDeleted | MediaDeleted):
             asked.deleted = answer
         return Response(msgspec.json.encode(answer), media_type="application/json")
+
+
+class _FileRoutes:
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
 
     async def add(self, request: Request, scope: str) -> FileObject:
         config, uploads = self._gateway.config, self._gateway.uploads
@@ -129,7 +145,7 @@ class _FileRoutes:
     async def content(self, request: Request, scope: str) -> Response:
         data = await self._gateway.eraser.files.content(scope, request.path_params["id"])
         headers = {"content-disposition": "attachment", "x-content-type-options": "nosniff"}
-        return Response(data, headers=headers, media_type="application/octet-stream")
+        return _InPieces(data, headers=headers, media_type="application/octet-stream")
 
     async def delete(self, request: Request, scope: str) -> FileDeleted:
         """The picture goes with the last file that holds it, and no file that is uploaded meanwhile does."""
@@ -153,13 +169,25 @@ class _FileRoutes:
         return MediaDeleted(_is_gone(tiers), tiers, tenant=tenant)
 
 
+class _InPieces(Response):
+    """A body, the next piece when the client has read the last: a whole one would be the server's to keep for it."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        for start in range(0, len(self.body), _PIECE_BYTES):
+            piece = bytes(self.body[start : start + _PIECE_BYTES])
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
 @dataclass(slots=True)
 class _Asked:
-    """One request, and what becomes known of it."""
+    """One request, and what becomes known of it; ``held`` is given back at its end."""
 
     http: Request
     route: str
     deadline: Deadline
+    held: ExitStack = field(default_factory=ExitStack)
     caller: Caller | None = None
     place: Place | None = None
     deleted: FileDeleted | MediaDeleted | None = None
