@@ -1,14 +1,20 @@
-"""What the gateway adds to an engine's answer, beside LiteLLM's proxy in the same run.
+"""What the gateway adds to an engine's answer: beside a bare relay, and beside LiteLLM's proxy in the same run.
 
-    python -m benchmarks.gateway                                     # opsin alone
+    python -m benchmarks.gateway                                     # opsin and the relay
     python -m benchmarks.gateway --litellm /path/to/venv/bin/litellm # and the peer
 
-Behind every arm stands the same scripted engine, which answers at once. First each arm is saturated by a closed loop,
-then it gets requests at half of that rate, evenly spaced, and so does the engine itself: what is added is the
-difference of the medians. Every answer is read to its end and has to be whole. A picture is one of a few that the
-server has seen before, or new to it by a few bytes behind its end (``-new``): a new one opsin decodes in a worker
-before it goes on; LiteLLM never looks. With ``--pin`` each server has the first core for itself, and what measures it
-has the others: on two cores a server otherwise waits for its own client.
+Behind every arm stands the same scripted engine, which answers at once. Arms take turns, round after round, and while
+one is measured all others stand still (SIGSTOP), since a server that only waits takes its share of the cores. In its
+turn an arm is saturated by a closed loop, then it gets requests at half of that rate, evenly spaced, and so does the
+engine itself: what is added is the difference of the medians. Every answer is read to its end and has to be whole.
+
+The floor is `benchmarks.bare_relay`: the same libraries and nothing else. It is asked at opsin's rate, so that of what
+opsin adds the reader sees what is the stack's and what is opsin's own. LiteLLM is asked at half of its own.
+
+A picture is one of a few that the server has seen before, or new to it by a few bytes behind its end (``-new``): a new
+one opsin decodes in a worker before it goes on; LiteLLM never looks. With ``--pin`` each server has the first core for
+itself, and what measures it has the others: on two cores a server otherwise waits for its own client, and half of what
+saturates all three of them is half of both cores.
 """
 
 from __future__ import annotations
@@ -18,6 +24,7 @@ import asyncio
 import base64
 import functools
 import io
+import itertools
 import json
 import os
 import shlex
@@ -27,20 +34,25 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import uvloop
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.arms import Arm, processes, standing_still
 from opsin.bench.photo import PhotoMaker
-from opsin.testing.server_process import ServerProcess
 
 _MODEL = "scripted"
 _KEY = "sk-benchmark"
+_ENGINE, _OPSIN, _FLOOR, _LITELLM = "engine", "opsin", "floor", "LiteLLM"
+_PEER_BAR = 5.0
+"""Times LiteLLM's throughput with pictures."""
 _ATTEMPT_S = 0.5
 _END = b"\r\n0\r\n\r\n"
 _DONE = b"data: [DONE]"
@@ -69,18 +81,11 @@ NUM_KNOWN = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Arm:
-    """A server that speaks OpenAI's API."""
-
-    name: str
-    port: int
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """Of one arm and kind. ``direct_ms`` are the engine's own latencies at the same rate."""
+class Turn:
+    """What one arm did in one round. ``direct_ms`` are the engine's own latencies at the same rate."""
 
     saturated_per_s: float
+    processor_ms: float  # of the server and its children, per request, while it was saturated
     latencies_ms: Sequence[float]
     direct_ms: Sequence[float]
 
@@ -88,6 +93,10 @@ class Result:
     def added_ms(self) -> float:
         """At the median."""
         return statistics.median(self.latencies_ms) - statistics.median(self.direct_ms)
+
+
+Results = dict[tuple[str, str], list[Turn]]
+"""By the names of kind and arm, round by round."""
 
 
 class Bodies:
@@ -154,14 +163,15 @@ class Connections:
 
     async def ask(self, request: bytes) -> float:
         """Sends one request; returns the milliseconds to the end of its answer."""
-        connection = (
-            self._idle.pop() if self._idle else await asyncio.open_connection("127.0.0.1", self._arm.port, limit=2**22)
-        )
+        connection = self._idle.pop() if self._idle else await self._open()
         began = time.perf_counter()
         await _ask(connection, request)
         elapsed_ms = (time.perf_counter() - began) * 1e3
         self._idle.append(connection)
         return elapsed_ms
+
+    async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection("127.0.0.1", int(self._arm.url.rpartition(":")[2]), limit=2**22)
 
     def close(self) -> None:
         """All of them are idle."""
@@ -205,133 +215,205 @@ async def at_rate(arm: Arm, bodies: Bodies, per_s: float, seconds: float) -> lis
     return latencies_ms
 
 
-async def measured(arm: Arm, engine: Arm, bodies: Callable[[], Bodies], args: argparse.Namespace) -> Result:
-    """Warm-up, saturation, then half of it: the engine, the arm, and once more, so that neither is always first."""
+async def turn(arm: Arm, engine: Arm, bodies: Callable[[], Bodies], rate: float | None, args: Arguments) -> Turn:
+    """Warm-up and saturation, then ``rate``, or half of what saturates it: the engine, the arm, and once more."""
     await saturated(arm, bodies(), args.seconds / 4, args.concurrency)
-    rate = await saturated(arm, bodies(), args.seconds, args.concurrency)
+    before_s = _processor_s(arm)
+    per_s = await saturated(arm, bodies(), args.seconds, args.concurrency)
+    processor_ms = (_processor_s(arm) - before_s) * 1e3 / (per_s * args.seconds)
     latencies_ms: list[float] = []
     direct_ms: list[float] = []
-    for _ in range(2):
-        direct_ms += await at_rate(engine, bodies(), rate / 2, args.seconds / 2)
-        latencies_ms += await at_rate(arm, bodies(), rate / 2, args.seconds / 2)
-    return Result(rate, latencies_ms, direct_ms)
+    for _ in range(2):  # so that neither is always first
+        direct_ms += await at_rate(engine, bodies(), rate or per_s / 2, args.seconds / 2)
+        latencies_ms += await at_rate(arm, bodies(), rate or per_s / 2, args.seconds / 2)
+    return Turn(per_s, processor_ms, latencies_ms, direct_ms)
+
+
+def _processor_s(arm: Arm) -> float:
+    times = [process.cpu_times() for process in processes(arm)]
+    return sum(one.user + one.system for one in times)
+
+
+def measured(arms: Sequence[Arm], engine: Arm, kind: Kind, args: Arguments) -> Iterable[tuple[str, Turn]]:
+    """One round: each arm's turn by its name."""
+    rate: float | None = None
+    for arm in arms:
+        with (
+            standing_still(*(other for other in arms if other is not arm)),
+            asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+        ):
+            asked = rate if arm.name == _FLOOR else None
+            one = runner.run(turn(arm, engine, lambda: Bodies(kind), asked, args))
+        rate = one.saturated_per_s / 2 if arm.name == _OPSIN else rate
+        yield arm.name, one
 
 
 def main() -> int:
     """Measures and prints; returns 1 if opsin is over a bar."""
     args = _arguments()
     kinds = [kind for kind in KINDS if kind.name in args.kinds]
-    results: dict[tuple[str, str], Result] = {}
     cores = sorted(os.sched_getaffinity(0))
     served, measuring = (cores[:1], cores[1:]) if args.pin else (cores, cores)
+    results: Results = defaultdict(list)
     with ExitStack() as stack:
         os.sched_setaffinity(0, measuring)  # children inherit it
-        engine = Arm("engine", stack.enter_context(_scripted_engine()))
+        engine = stack.enter_context(_scripted_engine())
         os.sched_setaffinity(0, served)
-        arms = [stack.enter_context(_opsin(engine, args.serve))]
+        arms = [stack.enter_context(_opsin(engine, args.serve)), stack.enter_context(_floor(engine))]
         if args.litellm:
-            arms.append(stack.enter_context(_litellm(engine, args.litellm)))
+            with standing_still(*arms):
+                arms.append(stack.enter_context(_litellm(engine, args.litellm)))
         os.sched_setaffinity(0, measuring)
-        for kind in kinds:
-            for arm in arms:
-
-                def bodies(kind: Kind = kind) -> Bodies:
-                    return Bodies(kind)
-
-                with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                    results[kind.name, arm.name] = runner.run(measured(arm, engine, bodies, args))
+        for _, kind in itertools.product(range(args.rounds), kinds):
+            for name, one in measured(arms, engine, kind, args):
+                results[kind.name, name].append(one)
     return _print(kinds, [arm.name for arm in arms], results)
 
 
-def _print(kinds: Sequence[Kind], arms: Sequence[str], results: dict[tuple[str, str], Result]) -> int:
-    table = Table("request", "server", "saturated, req/s", "at half, p50 ms", "p99 ms", "engine alone, p50 ms")
-    table.add_column("added, p50 ms")
-    table.add_column("bar")
+def _print(kinds: Sequence[Kind], arms: Sequence[str], results: Results) -> int:
+    table = Table("request", "server", "saturated, req/s", "processor, ms/req", "at half, p50 ms")
+    for heading in ("engine alone, p50 ms", "added, p50 ms", "bar"):
+        table.add_column(heading)
     missed = False
     for kind in kinds:
         for arm in arms:
-            one = results[kind.name, arm]
-            over = arm == "opsin" and kind.bar_ms is not None and one.added_ms > kind.bar_ms
-            missed = missed or over
-            bar = f"{kind.bar_ms:g}{' MISSED' if over else ''}" if arm == "opsin" and kind.bar_ms else ""
-            ordered = sorted(one.latencies_ms)
-            figures = (one.saturated_per_s, statistics.median(ordered), ordered[int(len(ordered) * 0.99)])
-            direct = statistics.median(one.direct_ms)
-            table.add_row(kind.name, arm, *(f"{figure:.2f}" for figure in (*figures, direct, one.added_ms)), bar)
-        if len(arms) == 2 and kind.photo_bytes:
-            ratio = results[kind.name, arms[0]].saturated_per_s / results[kind.name, arms[1]].saturated_per_s
-            table.add_row(kind.name, "opsin / LiteLLM", f"{ratio:.1f}", "", "", "", "", "5")
-            missed = missed or ratio < 5
-    Console(width=130).print(table)
+            turns = results[kind.name, arm]
+            added = [one.added_ms for one in turns]
+            bar = kind.bar_ms if arm == _OPSIN else None
+            table.add_row(
+                kind.name,
+                arm,
+                _median([one.saturated_per_s for one in turns]),
+                _median([one.processor_ms for one in turns]),
+                _median([statistics.median(one.latencies_ms) for one in turns]),
+                _median([statistics.median(one.direct_ms) for one in turns]),
+                _median(added),
+                f"{bar:g}" if bar else "",
+            )
+            missed = missed or (bar is not None and statistics.median(added) > bar)
+        missed = _compare(table, kind, results) or missed
+    Console(width=150).print(table)
     return int(missed)
 
 
+def _compare(table: Table, kind: Kind, results: Results) -> bool:
+    """Adds what opsin is above the floor, and beside the peer; returns whether it is too little."""
+    ours, floor, peer = (results.get((kind.name, name), []) for name in (_OPSIN, _FLOOR, _LITELLM))
+    own = [one.added_ms - least.added_ms for one, least in zip(ours, floor, strict=True)]
+    table.add_row(kind.name, "opsin - floor", "", "", "", "", _median(own))
+    if not peer:
+        return False
+    times = [one.saturated_per_s / other.saturated_per_s for one, other in zip(ours, peer, strict=True)]
+    table.add_row(kind.name, "opsin / LiteLLM", _median(times), *[""] * 4, f"{_PEER_BAR:g}" * bool(kind.photo_bytes))
+    return kind.photo_bytes > 0 and statistics.median(times) < _PEER_BAR
+
+
+def _median(values: Sequence[float]) -> str:
+    """With the range over rounds."""
+    return f"{statistics.median(values):.2f} ({min(values):.2f}-{max(values):.2f})"
+
+
 @contextmanager
-def _scripted_engine() -> Generator[int]:
-    words = [sys.executable, "-m", "opsin.testing.scripted_upstream", "--port", "0"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603 - our own program
-        try:
-            assert process.stdout is not None
-            yield int(json.loads(process.stdout.readline())["port"])
-        finally:
-            process.terminate()
+def _scripted_engine() -> Generator[Arm]:
+    port = _free_port()
+    words = [sys.executable, "-m", "opsin.testing.scripted_upstream", "--port", str(port), "--model", _MODEL]
+    with _server(_ENGINE, port, words) as arm:
+        yield arm
+
+
+@contextmanager
+def _floor(engine: Arm) -> Generator[Arm]:
+    port = _free_port()
+    words = [sys.executable, "-m", "benchmarks.bare_relay", f"{engine.url}/v1/chat/completions", str(port)]
+    with _server(_FLOOR, port, words) as arm:
+        yield arm
 
 
 @contextmanager
 def _opsin(engine: Arm, flags: str) -> Generator[Arm]:
-    upstream = ("--upstream", f"http://127.0.0.1:{engine.port}", "--upstream-model", _MODEL)
-    with ServerProcess(*upstream, "--api-key", _KEY, *shlex.split(flags)) as server:
-        yield Arm("opsin", int(server.until_ready().rpartition(":")[2]))
+    port = _free_port()
+    words = [sys.executable, "-m", "opsin", "serve", "--upstream", engine.url, "--upstream-model", _MODEL]
+    with _server(_OPSIN, port, [*words, "--api-key", _KEY, "--port", str(port), *shlex.split(flags)]) as arm:
+        yield arm
 
 
 @contextmanager
 def _litellm(engine: Arm, program: Path) -> Generator[Arm]:
     """One worker, as opsin is one process; telemetry, callbacks and verbosity are off by default or here."""
-    model = {"model": f"openai/{_MODEL}", "api_base": f"http://127.0.0.1:{engine.port}/v1", "api_key": "none"}
+    model = {"model": f"openai/{_MODEL}", "api_base": f"{engine.url}/v1", "api_key": "none"}
     config = {
         "model_list": [{"model_name": _MODEL, "litellm_params": model}],
         "general_settings": {"master_key": _KEY},
         "litellm_settings": {"telemetry": False, "set_verbose": False},
     }
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "config.yaml"
-        path.write_text(json.dumps(config))  # JSON is YAML
-        words = [str(program), "--config", str(path), "--port", str(port), "--host", "127.0.0.1", "--num_workers", "1"]
-        environment = {**os.environ, "LITELLM_LOG": "ERROR", "LITELLM_MODE": "PRODUCTION"}
-        environment.pop("PYTHONPATH", None)
-        log = (Path(folder) / "log").open("wb")
-        with log, subprocess.Popen(words, stdout=log, stderr=log, cwd=folder, env=environment) as process:  # noqa: S603
-            try:
-                asyncio.run(_until_listening(port, process, Path(folder) / "log"))
-                yield Arm("LiteLLM", port)
-            finally:
-                process.terminate()
+    port = _free_port()
+    environment = {**os.environ, "LITELLM_LOG": "ERROR", "LITELLM_MODE": "PRODUCTION"}
+    environment.pop("PYTHONPATH", None)
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        json.dump(config, file)  # JSON is YAML
+        file.flush()
+        words = [str(program), "--config", file.name, "--port", str(port), "--host", "127.0.0.1", "--num_workers", "1"]
+        with _server(_LITELLM, port, words, environment) as arm:
+            yield arm
 
 
-async def _until_listening(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
+@contextmanager
+def _server(name: str, port: int, words: list[str], environment: dict[str, str] | None = None) -> Generator[Arm]:
+    """A program that answers. Its log goes to a file: a reader of a pipe would take a share of the cores."""
+    with (
+        tempfile.TemporaryFile() as log,
+        subprocess.Popen(words, stdout=log, stderr=log, env=environment) as process,  # noqa: S603 - our own, or the user's
+    ):
+        arm = Arm(name, f"http://127.0.0.1:{port}", process.pid)
+        try:
+            asyncio.run(_until_answering(arm, process, log))
+            yield arm
+        finally:
+            process.terminate()
+
+
+async def _until_answering(arm: Arm, process: subprocess.Popen[bytes], log: IO[bytes]) -> None:
+    connections = Connections(arm)
     while process.poll() is None:
         try:
-            _, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.close()
+            await connections.ask(Bodies(KINDS[0]).next())
+            connections.close()
             return
-        except OSError:
+        except (OSError, EOFError, RuntimeError):
             await asyncio.sleep(_ATTEMPT_S)
-    raise SystemExit(f"LiteLLM did not start:\n{log.read_text()}")  # noqa: ASYNC240 - the end of the program
+    log.seek(0)
+    raise SystemExit(f"{arm.name} did not start:\n{log.read().decode(errors='replace')}")
 
 
-def _arguments() -> argparse.Namespace:
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+class Arguments(argparse.Namespace):
+    """Of the command line."""
+
+    litellm: Path | None
+    kinds: list[str]
+    rounds: int
+    seconds: float
+    concurrency: int
+    pin: bool
+    serve: str
+
+
+def _arguments() -> Arguments:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--litellm", type=Path, metavar="PATH", help="the peer's program, in an environment of its own")
     parser.add_argument(
         "--kinds", nargs="+", default=[kind.name for kind in KINDS], choices=[kind.name for kind in KINDS]
     )
-    parser.add_argument("--seconds", type=float, default=8.0, help="of each closed loop, and of each open one")
+    parser.add_argument("--rounds", type=int, default=5, help="turns of each arm")
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each closed loop, and of each open one")
     parser.add_argument("--concurrency", type=int, default=8, help="of the closed loop")
     parser.add_argument("--pin", action="store_true", help="each server on the first core, all else on the others")
     parser.add_argument("--serve", default="", metavar="FLAGS", help="more flags for opsin serve")
-    return parser.parse_args()
+    return parser.parse_args(namespace=Arguments())
 
 
 if __name__ == "__main__":
