@@ -135,7 +135,7 @@ class SharedQuotas:
             connection_pool=client.connection_pool,  # pyright: ignore[reportArgumentType] as limits documents it
         )
         self._client = client
-        self._failures = (OSError, *_as_tuple(storage.base_exceptions))
+        self._failures = (OSError, ValueError, *_as_tuple(storage.base_exceptions))
         self._shared = WindowQuotas(storage)
         self._own = WindowQuotas(MemoryStorage())
         self._down_until = float("-inf")
@@ -155,7 +155,9 @@ class SharedQuotas:
         await self._client.connection_pool.disconnect()
 
     async def _asked(self, ask: Callable[[Quotas], Awaitable[Reading]]) -> Reading:
-        if time.monotonic() >= self._down_until:
+        if (now := time.monotonic()) >= self._down_until:
+            if not self._is_shared:
+                self._down_until = now + _RETRY_REDIS_S  # one tries, and nobody else waits for what becomes of it
             try:
                 reading = await ask(self._shared)
             except self._failures as error:
@@ -173,7 +175,7 @@ class SharedQuotas:
 
     def _found(self) -> None:
         if not self._is_shared:
-            self._is_shared = True
+            self._is_shared, self._down_until = True, float("-inf")
             logger.info("%s", fields(event="limits_shared"))
 
 

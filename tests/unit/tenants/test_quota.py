@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from limits.aio.storage import MemoryStorage
 
 from opsin.core.errors import RateLimited
+from opsin.tenants import quota
 from opsin.tenants.quota import Meter, Quotas, SharedQuotas, Window, WindowQuotas
 from opsin.tenants.redis import connect
 from tests.redis_server import RedisServer, needs_redis, redis_server
@@ -99,3 +100,47 @@ async def test_gateways_share_a_counter_and_count_alone_while_redis_is_slow_or_g
         await other.check("a", TOKENS, 100, 100)
         await one.close()
         await other.close()
+
+
+@needs_redis
+async def test_while_redis_hangs_one_at_a_time_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quota, "_RETRY_REDIS_S", 0.1)
+    with redis_server() as server:
+        quotas = SharedQuotas(connect(server.url))
+
+        async def charged_s() -> float:
+            began = time.monotonic()
+            await quotas.charge("a", TOKENS, 100, 1)
+            return time.monotonic() - began
+
+        kill(server.pid, signal.SIGSTOP)
+        try:
+            await charged_s()
+            await asyncio.sleep(0.1)
+            waits_s = sorted(await asyncio.gather(*(charged_s() for _ in range(5))))
+        finally:
+            kill(server.pid, signal.SIGCONT)
+        assert waits_s[-1] > 0.9
+        assert waits_s[-2] < 0.5
+        await asyncio.sleep(0.1)
+        await charged_s()
+        with server.client() as client:
+            (counter,) = client.keys("opsin:limits:*")
+            assert int(client.get(counter) or 0) >= 1
+        await quotas.close()
+
+
+@needs_redis
+@pytest.mark.parametrize("garbage", [b"garbage", None])
+async def test_what_is_no_counter_in_redis_is_counted_here(garbage: bytes | None) -> None:
+    with redis_server() as server, server.client() as client:
+        quotas = SharedQuotas(connect(server.url))
+        await quotas.charge("a", TOKENS, 100, 60)
+        (counter,) = client.keys("opsin:limits:*")
+        if garbage is None:
+            client.delete(counter)
+            client.hset(counter, "a", "b")
+        else:
+            client.set(counter, garbage)
+        assert (await quotas.charge("a", TOKENS, 100, 60)).remaining == 40
+        await quotas.close()
