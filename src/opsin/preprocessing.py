@@ -90,9 +90,15 @@ class ImagePreprocessor:
         Raises:
             ConfigError: a value is wrong, or there is no such model.
         """
-        self._fitting = Fitting(max_size or _max_size(), min_size, block_of(model) if model else QWEN_BLOCK)
-        if not 1 <= min_size <= min(self._fitting.max_side, _MAX_BLOCK):
-            raise ConfigError(f"min_size is {min_size}; it must be from 1 to {_MAX_BLOCK}, and not over max_size")
+        max_side = _max_size() if max_size is None else max_size
+        if max_side < 1:
+            raise ConfigError(f"the longest side (max_size, --max-side) is {max_side}; it must be at least 1")
+        if not 1 <= min_size <= min(max_side, _MAX_BLOCK):
+            raise ConfigError(
+                f"the shortest side (min_size, --min-side) is {min_size}; it must be from 1 to {_MAX_BLOCK}, and not "
+                f"over the longest one, which is {max_side}"
+            )
+        self._fitting = Fitting(max_side, min_size, block_of(model) if model else QWEN_BLOCK)
         self._encoding = encoding_of(image_format)
         self._output = _output(output or os.environ.get("OUTPUT_FORMAT") or "base64")
         self._config = MediaConfig(render_workers=1)
@@ -105,6 +111,11 @@ class ImagePreprocessor:
             self._background.finish(_nothing)
             raise
         self._finalizer = weakref.finalize(self, _end, self._background, self._pool, self._caches)
+
+    @property
+    def max_image_bytes(self) -> int:
+        """A larger picture is refused."""
+        return self._config.max_image_bytes
 
     def process(self, image_bytes: bytes) -> str | bytes:
         """The picture, scaled and written: base64 text, or bytes.

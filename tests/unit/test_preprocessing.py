@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+from pathlib import Path
 
 import pytest
 from PIL import Image
@@ -71,3 +72,35 @@ def test_the_command_prints_base64_and_names_what_is_no_picture(
     told = capsys.readouterr()
     assert told.out == of_the_seed(picture(60, 60)) + "\n"
     assert "b.png" in told.err
+
+
+def test_the_command_overwrites_nothing_of_its_own_and_says_what_it_cannot_write(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other").mkdir()
+    for name in ("a.png", "other/a.png"):
+        Path(name).write_bytes(picture(60, 60))
+    assert main(["preprocess", "a.png", "other/a.png"]) == 1
+    told = capsys.readouterr()
+    assert told.out == "a.opsin.jpeg\n"
+    assert told.err.startswith("opsin: other/a.png: a.opsin.jpeg has just been written from another")
+    for folder, why in (("none", "No such file or directory"), ("a.png", "Not a directory")):
+        assert main(["preprocess", "a.png", "--output-dir", folder]) == 1
+        assert capsys.readouterr().err == f"opsin: a.png: {folder}/a.opsin.jpeg: {why}\n"
+
+
+def test_the_command_reads_standard_input_and_of_what_has_no_end_no_more_than_it_may(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(picture(60, 60))))
+    assert main(["preprocess", "-", "/dev/zero", "--base64"]) == 1
+    told = capsys.readouterr()
+    assert told.out == of_the_seed(picture(60, 60)) + "\n"
+    assert told.err == "opsin: /dev/zero: The picture has more than 10485760 bytes (max_image_bytes).\n"
+
+
+@pytest.mark.parametrize("side", ["0", "-5"])
+def test_no_side_is_no_picture(side: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["preprocess", "a.png", "--max-side", side]) == 1
+    assert f"--max-side) is {side}; it must be at least 1" in capsys.readouterr().err

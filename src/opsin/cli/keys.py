@@ -46,7 +46,7 @@ def add(command: argparse.ArgumentParser) -> None:
     limits = create.add_argument_group("limits of the tenant for who sends this key; default: those of --tenant-limits")
     for name, field in Limits.model_fields.items():
         flag = f"--{name.replace('_', '-')}"
-        limits.add_argument(flag, dest=f"_{name}", type=int, metavar="N", help=field.description)
+        limits.add_argument(flag, dest=f"_{name}", type=limit, metavar="N", help=field.description)
     listed = _command(commands.add_parser("list", help="every key by its id, never the key itself"), "")
     listed.add_argument("--json", dest="_json", action="store_true", help="print keys as JSON")
     revoke = _command(commands.add_parser("revoke", help="let keys open nothing any more"), "ID…")
@@ -121,6 +121,15 @@ def _show(keys: Sequence[ApiKey], *, as_json: bool) -> int:
         table.add_row(key.id, escape(key.tenant), "yes" if key.admin else "", times, limits)
     Console().print(table)
     return 0
+
+
+def limit(text: str) -> int:
+    """At least 1. Raises argparse.ArgumentTypeError."""
+    if not re.fullmatch(r"0*[1-9][0-9]{0,17}", text):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no limit: a whole number, at least 1; without the flag there is none"
+        )
+    return int(text)
 
 
 def lifetime_s(text: str) -> int:

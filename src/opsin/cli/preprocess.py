@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import sys
 from pathlib import Path
 
 import pybase64
 
-from opsin.core.errors import MediaError
+from opsin.core.errors import MediaError, MediaTooLarge
 from opsin.preprocessing import ImagePreprocessor
+
+_STANDARD_INPUT = Path("-")
 
 
 def add(command: argparse.ArgumentParser) -> None:
     """Its arguments."""
-    command.add_argument("_files", nargs="+", type=Path, metavar="FILE", help="pictures")
+    command.add_argument("_files", nargs="+", type=Path, metavar="FILE", help="pictures; - is standard input")
     of_model = "both sides become multiples of its visual tokens (default 28)"
     command.add_argument("--model", dest="_model", metavar="MODEL", help=of_model)
     command.add_argument("--max-side", dest="_max_side", type=int, default=None, metavar="N", help="default 2048")
@@ -44,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         ConfigError: a value is wrong, or there is no such model.
     """
-    failed = False
+    failed, written = False, set[Path]()
     with ImagePreprocessor(
         args._max_side,
         args._min_side,
@@ -55,17 +58,44 @@ def run(args: argparse.Namespace) -> int:
     ) as preprocessor:
         for path in args._files:
             try:
-                data = preprocessor.process(path.read_bytes())
+                data = preprocessor.process(_read(path, preprocessor.max_image_bytes))
+                assert isinstance(data, bytes), "asked for"
+                shown = (
+                    pybase64.b64encode(data).decode() if args._base64 else _write(_target(args, path), data, written)
+                )
             except (OSError, MediaError) as error:
                 failed = True
                 reason = error.message if isinstance(error, MediaError) else error.strerror
                 print(f"opsin: {path}: {reason}", file=sys.stderr)
-                continue
-            assert isinstance(data, bytes), "asked for"
-            if args._base64:
-                print(pybase64.b64encode(data).decode())
             else:
-                written = args._folder / f"{path.stem}.opsin.{args._format.partition(':')[0]}"
-                written.write_bytes(data)
-                print(written)
+                print(shown)
     return int(failed)
+
+
+def _target(args: argparse.Namespace, path: Path) -> Path:
+    stem = "stdin" if path == _STANDARD_INPUT else path.stem
+    return args._folder / f"{stem}.opsin.{args._format.partition(':')[0]}"
+
+
+def _read(path: Path, max_bytes: int) -> bytes:
+    """Raises OSError, MediaTooLarge; reads no more than it has to know that."""
+    if path == _STANDARD_INPUT:
+        data = sys.stdin.buffer.read(max_bytes + 1)
+    else:
+        with path.open("rb") as file:
+            data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise MediaTooLarge(f"The picture has more than {max_bytes} bytes (max_image_bytes).")
+    return data
+
+
+def _write(target: Path, data: bytes, written: set[Path]) -> Path:
+    """Returns ``target``; raises OSError, also where it is among those that were ``written`` just now."""
+    if target in written:
+        raise FileExistsError(errno.EEXIST, f"{target} has just been written from another one of these pictures")
+    try:
+        target.write_bytes(data)
+    except OSError as error:
+        raise OSError(error.errno, f"{target}: {error.strerror}") from None
+    written.add(target)
+    return target

@@ -21,10 +21,14 @@ _OWNER_ONLY = 0o600
 
 
 class KeyFile:
-    """See KeyStore. A change writes a new file beside the old one and puts it in its place."""
+    """See KeyStore. A change writes a new file beside the old one and puts it in its place.
+
+    Where ``path`` is a link, that is the place of what it points to.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._place = path.resolve()
 
     async def version(self) -> Hashable:
         """Nobody writes the file but by replacing it: its inode too, as clocks are coarse, and who may read it."""
@@ -65,18 +69,18 @@ class KeyFile:
 
     def _write(self, keys: Sequence[ApiKey]) -> None:
         """While the folder is locked, so that whatever draft is there is of a command that was killed."""
-        prefix = f".{self._path.name}-"
+        prefix = f".{self._place.name}-"
         try:
-            for draft in self._path.parent.glob(f"{escape(prefix)}*"):
+            for draft in self._place.parent.glob(f"{escape(prefix)}*"):
                 draft.unlink()
             with tempfile.NamedTemporaryFile(
-                "w", dir=self._path.parent, prefix=prefix, encoding="utf-8", delete=False
+                "w", dir=self._place.parent, prefix=prefix, encoding="utf-8", delete=False
             ) as file:
                 os.fchmod(file.fileno(), _OWNER_ONLY)
                 file.writelines(f"{key.line()}\n" for key in keys)
                 file.flush()
                 os.fsync(file.fileno())
-            Path(file.name).replace(self._path)
+            Path(file.name).replace(self._place)
         except OSError as error:
             raise self._unreadable(error) from None
 
@@ -84,7 +88,7 @@ class KeyFile:
     def _locked(self) -> Generator[None]:
         """Two commands at once would each write a file without the other's key."""
         try:
-            lock = os.open(self._path.parent, os.O_RDONLY)
+            lock = os.open(self._place.parent, os.O_RDONLY)
         except OSError as error:
             raise self._unreadable(error) from None
         try:

@@ -58,3 +58,18 @@ def test_what_cannot_be_done_is_said(tmp_path: Path, capsys: pytest.CaptureFixtu
     for wrong in ("90", "0d", "1w"):
         with pytest.raises(SystemExit):
             parse(["keys", "create", "acme", "--expires", wrong])
+    for wrong in ("0", "-1", "many", "9" * 19):
+        with pytest.raises(SystemExit):
+            parse(["keys", "create", "acme", "--max-queue", wrong])
+        assert f"'{wrong}' is no limit: a whole number, at least 1" in capsys.readouterr().err
+
+
+def test_a_link_stays_one(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    link = tmp_path / "link"
+    link.symlink_to("real/keys")
+    for tenant in ("acme", "rival"):
+        assert main(["keys", "create", tenant, "--api-keys-file", str(link)]) == 0
+    assert link.is_symlink()
+    assert [path.name for path in (tmp_path / "real").iterdir()] == ["keys"]
+    assert len((tmp_path / "real" / "keys").read_text().splitlines()) == 2
