@@ -55,7 +55,7 @@ class Caches:
         try:
             problem = await self.link.policy_problem()
         except TierError as error:
-            problem = f"Redis does not answer ({error}); until it does nothing is found there"
+            problem = f"Redis cannot be used ({error.reason}); until it does nothing is found there"
         if problem is not None:
             logger.warning("%s", problem)
 

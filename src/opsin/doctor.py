@@ -101,7 +101,7 @@ async def _of_redis(settings: Settings) -> Finding:
     try:
         problem = await link.policy_problem()
     except TierError as error:
-        return Finding("redis", Status.PROBLEM, f"--redis-url: Redis does not answer ({error})")
+        return Finding("redis", Status.PROBLEM, f"--redis-url: Redis cannot be used ({error.reason})")
     finally:
         await link.close()
     return Finding("redis", Status.WARNING if problem else Status.OK, problem or "answers, and evicts no keys")

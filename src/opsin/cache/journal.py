@@ -93,7 +93,7 @@ class Journal:
             return await self._done_by_all(entry)
         except TierError as error:
             self._untold.append(deletion)
-            logger.warning("%s", fields(event="deletion_not_told", reason=str(error)))
+            logger.warning("%s", fields(event="deletion_not_told", reason=error.reason))
             return PurgeOutcome.UNREACHABLE
 
     async def _add(self, deletion: Deletion) -> str:
@@ -139,7 +139,7 @@ class Journal:
             except TierError as error:
                 if not is_cut_off:
                     is_cut_off = True
-                    logger.warning("%s", fields(event="journal_cut_off", reason=str(error)))
+                    logger.warning("%s", fields(event="journal_cut_off", reason=error.reason))
                 wait_s = 0.0
                 await asyncio.sleep(_PAUSE_S)
 

@@ -75,14 +75,16 @@ class RedisLink:
         return await self._timed(self._client.execute_command(*words), wait_s + self._timeout_s)
 
     async def policy_problem(self) -> str | None:
-        """What is wrong with how the server evicts; None also where it does not say. Raises TierError."""
-        try:
-            answer = await self.command("CONFIG", "GET", "maxmemory*")
-        except TierError as error:
-            if str(error) == _REFUSED:  # managed servers keep CONFIG to themselves
-                return None
-            raise
-        found = {_text(name): _text(value) for name, value in pairs_of(answer)}
+        """Why the server takes nothing, or what is wrong with how it evicts; None also where it does not say.
+
+        Raises TierError.
+        """
+        role = await self._asked("ROLE")
+        if role and _text(role[0]) == "slave":
+            return "Redis is a replica, which takes no writes: nothing is kept or deleted there; name its primary"
+        found = {
+            _text(name): _text(value) for name, value in pairs_of(await self._asked("CONFIG", "GET", "maxmemory*"))
+        }
         policy = found.get("maxmemory-policy", "")
         if policy.startswith(_EVICTING):
             return (
@@ -92,6 +94,15 @@ class RedisLink:
         if found.get("maxmemory") == "0":
             return "Redis has no maxmemory: all of the machine's memory is its own; set one, and volatile-ttl"
         return None
+
+    async def _asked(self, *words: str) -> Any:
+        """Nothing where the server keeps the command to itself, as managed ones do. Raises TierError."""
+        try:
+            return await self.command(*words)
+        except TierError as error:
+            if str(error) != _REFUSED:
+                raise
+            return ()
 
     async def close(self) -> None:
         """Closes all connections."""

@@ -49,6 +49,11 @@ class Value:
 class TierError(Exception):
     """A tier cannot be used just now, or what it returned is none of our values. Never reaches a client."""
 
+    @property
+    def reason(self) -> str:
+        """For the operator: also what the tier itself said."""
+        return f"{self}: {self.__cause__}" if self.__cause__ is not None else str(self)
+
 
 class Tier(Protocol):
     """A tier refuses what a tombstone covers. Every method but ``close`` may raise TierError."""

@@ -146,6 +146,25 @@ async def test_the_servers_eviction_policy_is_looked_at(server: RedisServer, lin
     assert "allkeys-lru" in (await link.policy_problem() or "")
 
 
+async def test_what_the_server_itself_says_is_passed_on_without_the_password(server: RedisServer) -> None:
+    with server.client() as client:
+        client.config_set("requirepass", "right")
+        link = RedisLink(f"{server.url}?password=wrong-one", timeout_s=20)
+        with pytest.raises(TierError) as caught:
+            await link.command("PING")
+        client.config_set("requirepass", "")
+    assert "invalid username-password pair" in caught.value.reason
+    assert "wrong-one" not in caught.value.reason
+    await link.close()
+
+
+async def test_a_replica_takes_no_writes(server: RedisServer, link: RedisLink) -> None:
+    with server.client() as client:
+        client.replicaof("127.0.0.1", "1")
+        assert "name its primary" in (await link.policy_problem() or "")
+        client.replicaof("NO", "ONE")
+
+
 async def test_a_writer_that_dies_in_the_middle_leaves_nothing(server: RedisServer, link: RedisLink) -> None:
     """What a killed process has sent of a command is never run."""
     sealed = Seal(b"secret").sealed(AT, VALUE, 60)
