@@ -88,16 +88,17 @@ def caches_of(config: CacheConfig, metrics: Metrics, *, secret: bytes | None, ur
     shelf = FileShelf(
         _file_tier(config, seal, link), scopes, quota_bytes=config.max_file_bytes_per_tenant, ttl_s=config.file_ttl_s
     )
+    urls = UrlMemory(store, scopes, tombstones, max_age_s=config.url_ttl_s, ttl_s=config.ttl_s)
     keep_s = config.ttl_s + config.tombstone_ttl_s  # what is older is gone from everywhere
     return Caches(
         scopes=scopes,
         tombstones=tombstones,
         store=store,
         files=shelf,
-        urls=UrlMemory(store, scopes, config.url_ttl_s),
+        urls=urls,
         link=link,
         journal=Journal(link, scopes, key, keep_s) if link is not None else None,
-        expiring=Expiring(store.expire, shelf.expire),
+        expiring=Expiring(store.expire, shelf.expire, urls.expire),
     )
 
 

@@ -17,6 +17,7 @@ from opsin.cache.flight import Flights
 from opsin.cache.keys import Scopes
 from opsin.cache.store import MISS, Found, Item, Store
 from opsin.cache.tier import Kind, Value
+from opsin.cache.tombstones import Tombstones
 from opsin.core.errors import MediaError
 from opsin.media.budget import Budget, SharedBudget
 from opsin.media.fetch import Fetched
@@ -34,6 +35,7 @@ class _Known:
     record: str
     etag: str | None
     fresh_until: float
+    ends_at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +51,24 @@ class _Kept:
 
 
 class UrlMemory:
-    """URLs of scopes. ``max_age_s`` is the operator's limit. Lives in one event loop."""
+    """URLs of scopes. ``max_age_s`` is the operator's limit of what is used without asking, ``ttl_s`` of what is
+    remembered at all. Lives in one event loop."""
 
     def __init__(
-        self, store: Store, scopes: Scopes, max_age_s: float, now: Callable[[], float] = time.monotonic
+        self,
+        store: Store,
+        scopes: Scopes,
+        tombstones: Tombstones,
+        *,
+        max_age_s: float,
+        ttl_s: float,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._scopes = scopes
+        self._tombstones = tombstones
         self._max_age_s = max_age_s
+        self._ttl_s = ttl_s
         self._now = now
         self._known: dict[str, OrderedDict[str, _Known]] = {}
         self._arriving: dict[tuple[str, str], SharedBudget] = {}  # by scope and URL: what is being loaded
@@ -73,6 +85,15 @@ class UrlMemory:
             kept = OrderedDict((url, one) for url, one in known.items() if one.record != record)
             if kept:
                 self._known[scope] = kept
+
+    async def expire(self) -> None:
+        """Forgets what was not seen for too long."""
+        now = self._now()
+        for scope, known in list(self._known.items()):
+            for url in [url for url, one in known.items() if one.ends_at <= now]:
+                del known[url]
+            if not known:
+                del self._known[scope]
 
     async def load(self, scope: str, target: Target, fetch: Fetch, look: Look, budget: Budget) -> MediaBytes:
         """The picture at a URL, as it is now or was a moment ago; ``url_outcome`` says which.
@@ -134,9 +155,12 @@ class UrlMemory:
             await self._store.put(Item(scope, media.sha256, Kind.MEDIA), Value(b"", media.data))
 
     def _note(self, scope: str, url: str, sha256: str, fetched: Fetched) -> None:
+        record, now = self._scopes.record(scope, sha256), self._now()
+        if self._tombstones.covers(scope, record):  # it was on its way while it was deleted
+            return
         known = self._known.setdefault(scope, OrderedDict())
-        fresh_until = self._now() + min(fetched.max_age_s, self._max_age_s)
-        known[url] = _Known(sha256, self._scopes.record(scope, sha256), fetched.etag, fresh_until)
+        fresh_until = now + min(fetched.max_age_s, self._max_age_s)
+        known[url] = _Known(sha256, record, fetched.etag, fresh_until, now + self._ttl_s)
         known.move_to_end(url)
         if len(known) > _MAX_URLS:
             known.popitem(last=False)

@@ -44,7 +44,7 @@ class Bench:
     def __post_init__(self) -> None:
         metrics = Metrics(stages=frozenset(), cache=False, kv=False)
         store = Store([MemoryTier(1000, 1000, self.tombstones)], SCOPES, metrics, ttl_s=60, max_value_bytes=1000)
-        self.urls = UrlMemory(store, SCOPES, max_age_s=60, now=lambda: self.now)
+        self.urls = UrlMemory(store, SCOPES, self.tombstones, max_age_s=60, ttl_s=100, now=lambda: self.now)
 
     async def load(self, scope: str = "one", budget: int = 100, param: str = "here") -> bytes:
         """As a request does."""
@@ -134,6 +134,25 @@ async def test_a_purge_forgets_it() -> None:
     bench.urls.purge("one", SCOPES.record("one", hashlib.sha256(b"first").hexdigest()))
     await bench.load()
     assert bench.asked == [None, None]
+
+
+async def test_a_url_and_its_digest_end_with_their_picture() -> None:
+    bench, digest = Bench(pace=asyncio.Semaphore(0)), hashlib.sha256(b"first").hexdigest()
+    loading = asyncio.create_task(bench.load())
+    await turns()
+    bench.tombstones.bury("one", SCOPES.record("one", digest))
+    bench.urls.purge("one", SCOPES.record("one", digest))
+    bench.arrive(5)
+    await loading
+    assert digest not in repr(vars(bench.urls)), "deleted while it was on its way"
+    bench.pace = None
+    await bench.load("two")
+    bench.now = 99
+    await bench.urls.expire()
+    assert digest in repr(vars(bench.urls))
+    bench.now = 100
+    await bench.urls.expire()
+    assert digest not in repr(vars(bench.urls))
 
 
 async def turns(count: int = 5) -> None:
