@@ -12,6 +12,7 @@ from typing import cast
 import msgspec
 
 from opsin.core.conversation import Fields
+from opsin.core.errors import Code, EngineError
 from opsin.protocol.response import JsonObject
 
 _WHOLE = frozenset({"id", "type", "role"})
@@ -19,8 +20,16 @@ _WHOLE = frozenset({"id", "type", "role"})
 
 
 def merged(events: Iterable[Fields], *, growing: bool = False) -> JsonObject:
-    """Of the same object in all events of a stream, in order; ``growing``: of the deltas. Linear in their size."""
-    return _object([{name: msgspec.json.decode(value) for name, value in fields} for fields in events], growing)
+    """Of the same object in all events of a stream, in order; ``growing``: of the deltas. Linear in their size.
+
+    Raises:
+        EngineError: a value cannot be read, or is nested too deeply.
+    """
+    try:
+        return _object([{name: msgspec.json.decode(value) for name, value in fields} for fields in events], growing)
+    except (RecursionError, msgspec.DecodeError):
+        why = "the upstream sent a field that cannot be read, or is nested too deeply"
+        raise EngineError(why, code=Code.UPSTREAM_PROTOCOL) from None
 
 
 def _object(pieces: Sequence[JsonObject], growing: bool) -> JsonObject:

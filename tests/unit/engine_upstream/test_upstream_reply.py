@@ -153,6 +153,39 @@ def test_a_count_below_zero_is_none() -> None:
     assert end.usage == Usage(None, None, None, None)
 
 
+@pytest.mark.parametrize(
+    ("prompt", "counted"),
+    [("80", 80), (80.0, 80), (80.5, None), (True, None), ("many", None), ([], None), (None, None)],
+)
+def test_a_number_of_another_kind_is_a_count_and_anything_else_is_none(prompt: object, counted: int | None) -> None:
+    _, end = replay(chunk("a", reason="stop"), usage_chunk(prompt_tokens=prompt))
+    assert end.usage.prompt_tokens == counted
+
+
+@pytest.mark.parametrize("usage", [b"[]", b'"5"', b"5", b'{"prompt_tokens":5,"prompt_tokens_details":[]}'])
+def test_usage_of_no_known_shape_costs_no_answer(usage: bytes) -> None:
+    deltas, end = replay(chunk("a", reason="stop"), b'{"choices":[],"usage":' + usage + b"}")
+    assert (deltas, end.usage) == ([Delta("a", 1)], Usage(None, None, None, None))
+
+
+def test_a_character_in_two_events_is_one() -> None:
+    deltas, _ = replay(
+        _text(rb"a \\ud83d \ud83d"),
+        _text(rb"\ude00!"),
+        _text(rb"\ude00 \ud83d\ude00 \ud83d"),
+        chunk("b", reason="stop"),
+    )
+    assert [delta.text for delta in deltas] == ["a \\ud83d ", "\U0001f600!", "\ufffd \U0001f600 ", "b"]
+    calls = [b'{"choices":[{"delta":{"reasoning":"%s"}}]}' % half for half in (rb"\ud83d", rb"\ude00")]
+    deltas, _ = replay(*calls, chunk("b", reason="stop"))
+    told = [value for delta in deltas for name, value in delta.further.delta if name == "reasoning"]
+    assert json.loads(b"".join(told).replace(b'""', b"")) == "\U0001f600"
+
+
+def _text(escaped: bytes) -> bytes:
+    return b'{"choices":[{"delta":{"content":"%s"}}]}' % escaped
+
+
 def test_no_usage_is_no_count() -> None:
     _, end = replay(chunk("a"), chunk("b", reason="stop"))
     assert end.usage == Usage(None, None, None, None)

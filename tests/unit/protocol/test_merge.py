@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from openai.lib.streaming._deltas import accumulate_delta
 
+from opsin.core.errors import EngineError
 from opsin.protocol.merge import merged
 
 
@@ -59,3 +61,10 @@ def test_other_values_are_those_of_the_last_event() -> None:
     assert of({"score": 1, "id": "a"}, {"score": 2, "id": "a"}) == {"score": 2, "id": "a"}
     assert of({"strange": "text"}, {"strange": [1]}) == {"strange": [1]}
     assert of() == {}
+
+
+@pytest.mark.parametrize("value", [b'{"a":' * 450 + b"1" + b"}" * 450, rb'"\q"', b"1e999"])
+def test_a_value_that_cannot_be_put_together_is_the_upstreams_fault(value: bytes) -> None:
+    with pytest.raises(EngineError) as caught:
+        merged([(("x", value),), (("x", value),)], growing=True)
+    assert caught.value.code == "upstream_protocol"

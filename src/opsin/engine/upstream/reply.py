@@ -12,6 +12,7 @@ from opsin.core.stages import Stage
 from opsin.engine.api import NOTHING, Delta, Finished, Further, Usage
 from opsin.engine.upstream.dialect import DIALECTS, Dialect, UpstreamKind
 from opsin.engine.upstream.failures import empty, inband_error, protocol_error, truncated
+from opsin.engine.upstream.halves import Halves
 from opsin.engine.upstream.wire import Chunk, PlainChunk, WireExtension, WireUsage
 
 _DONE = b"[DONE]"
@@ -19,6 +20,7 @@ _SYNONYMS = {"eos": "stop", "eos_token": "stop", "stop_sequence": "stop"}  # TGI
 _ABORTED = ("abort", "error")  # vLLM's and SGLang's reasons for a request that the engine gave up
 _decoder = msgspec.json.Decoder(Chunk)
 _plain_decoder = msgspec.json.Decoder(PlainChunk)
+_usage_decoder = msgspec.json.Decoder(WireUsage, strict=False)  # "5" and 5.0 too: other languages have one number
 
 _READ_OF_EVENT = frozenset({"id", "object", "created", "model", "choices", "usage", "error", "opsin"})
 _READ_OF_CHOICE = frozenset({"index", "delta", "finish_reason", "message"})  # some repeat the whole answer at its end
@@ -42,6 +44,7 @@ class Reply:
         self._stages_s: dict[Stage, float] = {}
         self._has_output = False
         self._num_counted = 0
+        self._halves = Halves()
 
     def take(self, data: bytes) -> Delta | None:
         """One event's data → what it brings, if anything. Raises what the upstream reports in the stream."""
@@ -52,7 +55,7 @@ class Reply:
             (choice,) = plain.choices
             self._ends(choice.index, choice.finish_reason)
             return self._delta(choice.delta.content or "", NOTHING)
-        return self._take_all(*_decode(data))
+        return self._take_all(*_decode(self._halves.joined(data)))
 
     def finish(self) -> Finished:
         """The end, once the stream is over. Raises EngineError when it ended without saying why.
@@ -67,8 +70,7 @@ class Reply:
         """Whatever else a chunk says."""
         if chunk.error is not None:
             raise inband_error(chunk.error)
-        if chunk.usage is not None:
-            self._usage, self._further_usage = chunk.usage, _fields(_object.decode(event["usage"]), _READ_OF_USAGE)
+        self._usage, self._further_usage = _counts(event.get("usage", _NULL)) or (self._usage, self._further_usage)
         self._stages_s = self._told(chunk, event) or self._stages_s
         if not chunk.choices:
             return None
@@ -112,6 +114,16 @@ def _decode(data: bytes) -> tuple[Chunk, dict[str, msgspec.Raw]]:
         return _decoder.decode(data), _object.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise protocol_error("an event that is no chat chunk") from None
+
+
+def _counts(usage: msgspec.Raw) -> tuple[WireUsage, Fields] | None:
+    """None where there are none, also for what cannot be read as such: it is no reason to give an answer up."""
+    if usage == _NULL:
+        return None
+    try:
+        return _usage_decoder.decode(usage), _fields(_object.decode(usage), _READ_OF_USAGE)
+    except (msgspec.DecodeError, RecursionError):
+        return None
 
 
 def _reported_s(report: msgspec.Raw, names: Mapping[Stage, str]) -> dict[Stage, float]:

@@ -97,10 +97,12 @@ class WireExtension(msgspec.Struct, frozen=True):
 
 
 class Chunk(msgspec.Struct, frozen=True):
-    """One event of a chat stream: text, the end, usage (then ``choices`` is empty), or an error after HTTP 200."""
+    """One event of a chat stream: text, the end, usage (then ``choices`` is empty), or an error after HTTP 200.
+
+    Usage is read apart, as a WireUsage: an answer is whole without it.
+    """
 
     choices: list[ChunkChoice] | None = None
-    usage: WireUsage | None = None
     error: WireError | str | None = None
     opsin: msgspec.Raw = msgspec.Raw()  # where the upstream is an opsin; whatever another means by it does not matter
 
