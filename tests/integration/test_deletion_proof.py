@@ -18,7 +18,8 @@ from opsin.tenants.key_file import KeyFile
 from opsin.tenants.keys import new_key
 from tests.corpus.pictures import encoded, scene
 from tests.integration.gateways import Served, gateway
-from tests.redis_server import RedisServer, needs_redis, redis_server, values_of
+from tests.kept import everything, holding
+from tests.redis_server import needs_redis, redis_server
 from tests.worker_here import WorkerHere
 
 pytestmark = needs_redis
@@ -74,21 +75,6 @@ def inline(data: bytes) -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{base64.b64encode(data).decode()}"}}
 
 
-def everything(redis: RedisServer, folder: Path) -> dict[str, bytes]:
-    """Names and values of all that is in Redis and on the disk."""
-    found = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    with redis.client() as client:
-        for key in client.scan_iter():  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType] its stub has none
-            found[bytes(key).decode()] = b"\n".join(values_of(client, key))  # pyright: ignore[reportUnknownArgumentType]
-    return found
-
-
-def holding(places: dict[str, bytes], *needles: bytes) -> list[str]:
-    return [
-        name for name, value in places.items() if any(needle in name.encode() + b"\n" + value for needle in needles)
-    ]
-
-
 async def test_after_a_deletion_no_place_holds_anything_of_the_picture(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,9 +82,9 @@ async def test_after_a_deletion_no_place_holds_anything_of_the_picture(
     torch.set_num_threads(1)
     doomed, other = (encoded(scene(size=(96, 64 + side)), "PNG") for side in (0, 32))
     keys = {name: new_key(name) for name in ("acme", "rival")}
-    for _, kept in keys.values():
-        await KeyFile(tmp_path / "keys").add(kept)
-    folder = tmp_path / "cache"
+    for _, one in keys.values():
+        await KeyFile(tmp_path / "keys").add(one)
+    folder, secret = tmp_path / "cache", tmp_path / "keys.secret"
     with redis_server() as redis:
         async with gateway(
             engine="local",
@@ -118,7 +104,9 @@ async def test_after_a_deletion_no_place_holds_anything_of_the_picture(
             of_rival, of_other = rival.in_engine(), acme.in_engine() - after_doomed
             digest = hashlib.sha256(doomed)
             needles = (doomed, digest.hexdigest().encode(), digest.digest(), acme.record(doomed).encode())
-            held = holding(everything(redis, folder), *needles)
+            there = everything(redis, folder, secret)
+            assert any(name.startswith("opsin:f:") for name in holding(there, doomed)), "the scan finds its bytes"
+            held = holding(there, *needles)
             assert any(name.startswith("opsin:f:") for name in held), "the upload"
             assert any(name.startswith("opsin:c:") for name in held), "what was made of it"
             assert any(name.startswith("values/") for name in held), "the same on the disk"
@@ -134,7 +122,7 @@ async def test_after_a_deletion_no_place_holds_anything_of_the_picture(
 
             assert acme.in_engine() == of_other
             assert rival.in_engine() == of_rival
-            left = everything(redis, folder)
+            left = everything(redis, folder, secret)
             assert holding(left, *needles[:3]) == []
             tombstones = [f"opsin:{tier}:{{{acme.scope}}}:dead:{acme.record(doomed)}" for tier in "cf"]
             told = "opsin:deletions"

@@ -23,6 +23,7 @@ from opsin.tenants.keys import Limits, new_key
 from opsin.testing.scripted_upstream import ScriptedUpstream
 from opsin.testing.scripted_upstream import serve as scripted
 from tests.integration.gateways import Served, gateway
+from tests.kept import everything, holding
 from tests.redis_server import PROGRAM, RedisServer, redis_server, values_of
 
 AS_FORM: Any = {"headers": {"content-type": "multipart/form-data"}}
@@ -318,38 +319,36 @@ async def test_two_files_of_one_picture_end_one_by_one() -> None:
 
 async def test_hit_before_and_miss_after_and_nothing_left_anywhere(tmp_path: Path, redis: RedisServer) -> None:
     data = png(6)
-    async with asked(cache={"dir": str(tmp_path), **PATIENT}, redis_url=redis.url) as (served, client):
-        file = await client.files.create(file=("p.png", data), purpose="vision")
+    folder, secret = tmp_path / "cache", tmp_path / "secret"
+    needles = (data, sha256(data).encode(), hashlib.sha256(data).digest(), b"a-name-of-mine.png")
+
+    def places() -> tuple[list[str], list[str]]:
+        there = everything(redis, folder, secret)
+        return holding(there, *needles), [name for name in there if "values/" in name]
+
+    keep: dict[str, Any] = {"cache": {"dir": str(folder), **PATIENT}, "gateway": {"server_secret_file": str(secret)}}
+    async with asked(redis_url=redis.url, **keep) as (served, client):
+        file = await client.files.create(file=("a-name-of-mine.png", data), purpose="vision")
         part = {"type": "image_url", "image_url": {"file_id": file.id}}
         await ask(client, part)
         await served.application.caches.store.written()
         assert lookups(served, "hit") == 1
-        remains = remains_of(data, tmp_path, redis)
-        assert remains, "the scan has to find it while it is there"
+        assert all(places()), "the scan has to find it while it is there"
+        with redis.client() as client_of_redis:
+            dump = b"".join(part for key in client_of_redis.scan_iter() for part in values_of(client_of_redis, key))  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType, reportUnknownVariableType] its stub has none
+        dump += b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
+        assert not any(needle in dump for needle in needles), "who has no secret has no picture, digest or name"
         answer = await delete(served, f"/v1/media/{sha256(data)}")
         assert answer["tiers"] == {
             "memory": "erased", "disk": "erased", "redis": "erased", "files": "erased", "features": "erased",
             "replicas": "none",
         }  # fmt: skip
         assert answer["deleted"] is True
-        assert remains_of(data, tmp_path, redis) == []
+        assert places() == ([], [])
         with pytest.raises(openai.NotFoundError):
             await ask(client, part)
         again = await delete(served, f"/v1/media/{sha256(data)}")
         assert set(again["tiers"].values()) == {"none"}
-
-
-def remains_of(data: bytes, folder: Path, redis: RedisServer) -> list[str]:
-    """Every place on the disk and in Redis that holds a picture's bytes, its digest, or a sealed value."""
-    needles = (data, sha256(data).encode(), hashlib.sha256(data).digest())
-    found = [str(path) for path in folder.rglob("*") if path.is_file() and path.parent.parent.parent.name == "values"]
-    with redis.client() as client:
-        keys: list[bytes] = list(client.scan_iter())  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType] its stub has none
-        for key in keys:
-            dumped = b"\n".join([key, *values_of(client, key)])
-            if any(needle in dumped for needle in needles):
-                found.append(key.decode())
-    return found
 
 
 async def test_what_one_gateway_deletes_while_another_is_cut_off_is_gone_there_when_it_is_back(

@@ -41,6 +41,15 @@ def test_a_head_and_its_data_are_told_apart() -> None:
     assert SEAL.sealed(AT, Value(b"ab", b"c"), 60)[24:] != SEAL.sealed(AT, Value(b"a", b"bc"), 60)[24:]
 
 
+def test_who_copies_it_has_no_picture_and_cannot_tell_two_alike() -> None:
+    value = Value(b"a name of a file", b"a picture")
+    one, two = SEAL.sealed(AT, value, 60), SEAL.sealed(AT, value, 60)
+    assert value.head not in one
+    assert value.data not in one
+    assert one[24:35] != two[24:35]
+    assert one[35:] != two[35:]
+
+
 def test_it_is_nothing_when_its_time_is_over() -> None:
     now = 1000.0
     seal = Seal(b"secret", now=lambda: now)
