@@ -180,7 +180,7 @@ class ChatExchanges(_Exchanges):
         events = to_events(
             first, stream, exchange.outcome, request_id=exchange.id, model=model, include_usage=include_usage
         )
-        return EventStream(events, headers)
+        return EventStream(events, exchange.outcome, headers)
 
 
 class CountExchanges(_Exchanges):

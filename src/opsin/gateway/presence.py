@@ -33,8 +33,9 @@ class Presence:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
-        if self._watcher is not None:
-            self._watcher.cancel()
+        watcher, self._watcher = self._watcher, None  # whose end holds this block: not in a circle, for the collector
+        if watcher is not None:
+            watcher.cancel()
         if not self._has_left:
             return
         if self._task.uncancel() <= self._cancelling and isinstance(error, asyncio.CancelledError):

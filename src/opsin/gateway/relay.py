@@ -38,6 +38,7 @@ class Relay(Generic[T]):
         self._interval_s = interval_s
         self._ready: deque[T] = deque()
         self._error: Exception | None = None
+        self._is_whole = False
         self._reader: asyncio.Future[None] | None = None  # who waits for an event
         self._room = asyncio.Event()
         self._task = asyncio.create_task(self._read(events, deadline))
@@ -67,10 +68,16 @@ class Relay(Generic[T]):
         """Whether another event is there already."""
         return bool(self._ready)
 
+    def let_end(self) -> None:
+        """The last event was read: what follows only gives back what the answer held, as a connection, and may."""
+        self._is_whole = True
+
     async def aclose(self) -> None:
         """Returns when the answer has ended. Safe to call twice."""
-        self._task.cancel()
-        await asyncio.wait({self._task})
+        if not self._is_whole:
+            self._task.cancel()
+        if not self._task.done():
+            await asyncio.wait({self._task})
 
     async def _something(self) -> bool:
         """Waits for an event or the end; False after an interval without either."""

@@ -130,6 +130,11 @@ class Outcome:
     done: Done | Counted | None = None
     error: OpsinError | None = None
 
+    @property
+    def is_known(self) -> bool:
+        """Whether it has ended."""
+        return self.done is not None or self.error is not None
+
 
 async def to_events(
     first: AnswerEvent | Silence,
@@ -142,7 +147,8 @@ async def to_events(
 ) -> AsyncIterator[bytes]:
     """The events of a stream, those that came together in one piece; a comment where there is nothing to tell yet.
 
-    An error after the first byte is an event of its own, and no ``[DONE]`` follows.
+    An error after the first byte is an event of its own, and no ``[DONE]`` follows. With the last piece the outcome is
+    known.
     """
     chunks = _Chunks(request_id, model)
     event = first
@@ -154,6 +160,7 @@ async def to_events(
                 yield bytes(piece)
                 piece.clear()
             event = await anext(rest)
+        rest.let_end()
         outcome.done = event
         piece += sse.event(chunks.finish(event))
         if include_usage:
@@ -168,12 +175,16 @@ async def to_events(
 class EventStream(StreamingResponse):
     """Server-sent events. Whoever sends them watches the client and the time."""
 
-    def __init__(self, events: AsyncIterator[bytes], headers: Mapping[str, str]) -> None:
+    def __init__(self, events: AsyncIterator[bytes], outcome: Outcome, headers: Mapping[str, str]) -> None:
         headers = {"cache-control": "no-cache", "x-accel-buffering": "no", **headers}
         super().__init__(events, media_type="text/event-stream", headers=headers)
+        self._events = events
+        self._outcome = outcome
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self.stream_response(send)
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        async for piece in self._events:  # the end goes with the last one, not after it
+            await send({"type": "http.response.body", "body": piece, "more_body": not self._outcome.is_known})
 
 
 class _Chunks:

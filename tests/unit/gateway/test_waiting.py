@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
+import weakref
 from collections.abc import AsyncGenerator
 
 import pytest
+from starlette.types import Message
 
 from opsin.core.errors import DeadlineExceeded, InvalidRequest, Overloaded
 from opsin.gateway.closing import Closing
 from opsin.gateway.deadline import Deadline
+from opsin.gateway.presence import Presence
 from opsin.gateway.relay import Relay, Silence
 
 
@@ -157,3 +161,39 @@ async def test_what_came_together_is_there_together_and_a_slow_reader_holds_the_
             assert made <= number + 65
         await asyncio.sleep(0.01)
         assert made <= 500 + 65
+
+
+async def test_an_answer_whose_last_event_was_read_ends_by_itself() -> None:
+    given_back = False
+
+    async def answer() -> AsyncGenerator[int, None]:
+        nonlocal given_back
+        yield 0
+        await asyncio.sleep(0.05)  # as for the last bytes of a connection, which can then be used again
+        given_back = True
+
+    for is_whole in (False, True):
+        async with Relay(answer(), Deadline.after(60, Closing()), 10) as stream:
+            assert await anext(stream) == 0
+            if is_whole:
+                stream.let_end()
+        assert given_back is is_whole
+
+
+async def test_a_watched_block_leaves_nothing_to_the_garbage_collector() -> None:
+    async def receive() -> Message:
+        await asyncio.Event().wait()
+        raise AssertionError("nobody leaves")
+
+    gc.disable()
+    try:
+        async with Presence(receive) as presence:
+            presence.watch()
+            await asyncio.sleep(0)
+        gone = weakref.ref(presence)
+        del presence
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert gone() is None
+    finally:
+        gc.enable()
