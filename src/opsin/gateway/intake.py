@@ -1,7 +1,7 @@
 """From the bytes of a request body to a validated request, however large the body is.
 
-A small body is parsed where it is. Of a large one the pictures are taken out first, and what is left is text; all of
-that beside the event loop, so that neither JSON nor base64 of strangers ever holds it up.
+A small body is parsed where it is. Of any other the pictures are taken out first, and what is left is text; of a large
+one beside the event loop, so that neither JSON nor base64 of strangers ever holds it up.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from opsin.media.lift import lift, without_base64
 from opsin.media.types import Lift, LiftedMedia
 from opsin.protocol.request import ChatCompletionRequest, parse_request
 
+SMALL_BODY_BYTES = 16 * 2**10
 LARGE_BODY_BYTES = 320 * 2**10
-"""A picture of 200 KB in base64 still fits: reading it takes 0.1 ms here."""
+"""A picture of 200 KB in base64 still fits: taking it out, hashing it and reading its header take 0.25 ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +65,24 @@ class Intake:
             InvalidRequest: as ``parse_request``.
             BodyTooLarge: too much is left without the pictures.
         """
+        if len(body) <= SMALL_BODY_BYTES:
+            return self._take_whole(body)
         if len(body) <= LARGE_BODY_BYTES:
-            return Taken(parse_request(body, relay=self._models.reading(body).relay))
+            return self._take_apart(body)
         return await asyncio.to_thread(self._take_apart, body)
+
+    def _take_whole(self, body: bytes) -> Taken:
+        return Taken(parse_request(body, relay=self._models.reading(body).relay))
 
     def _take_apart(self, body: bytes) -> Taken:
         marker = f"lifted-{secrets.token_hex(8)}"  # not to be guessed: a client may write any URL
         lifted = lift(body, marker, self._media.max_image_bytes, self._media.formats)
         self._check_text(len(lifted.body))
         reading = self._models.reading(lifted.body)
-        media = lifted.media if reading.keep_base64 else without_base64(lifted.media)
-        return Taken(parse_request(lifted.body, relay=reading.relay), media)
+        request = parse_request(lifted.body, relay=reading.relay)
+        if request.relayed is not None and request.relayed.mentions(marker.encode()):
+            return self._take_whole(body)  # what is not ours to read goes on as it came
+        return Taken(request, lifted.media if reading.keep_base64 else without_base64(lifted.media))
 
     def _check_text(self, num_bytes: int) -> None:
         if num_bytes > self._max_text_bytes:

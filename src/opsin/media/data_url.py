@@ -25,6 +25,8 @@ from opsin.core.errors import InvalidDataUrl, MediaTooLarge
 SCHEME = "data:"
 _MARKER = ";base64"
 _MAX_HEADER = 256  # characters between the scheme and the comma
+MAX_START = len(SCHEME) + _MAX_HEADER + 1
+"""All before the payload stands in so many characters."""
 _WHITESPACE = b" \t\n\r\f"
 _FOREIGN = re.compile(r"[^A-Za-z0-9+/= \t\n\r\f]")
 _NOT_PADDING = re.compile(r"[^= \t\n\r\f]")
@@ -57,7 +59,17 @@ def parse(url: str, param: str, max_bytes: int) -> bytes:
         raise _not_base64(url, start, param) from None
 
 
-def _strictly(payload: str) -> bytes | None:
+def parse_bytes(url: memoryview, param: str, max_bytes: int) -> bytes:
+    """As ``parse``, of a URL in UTF-8: one that is written as nearly every client does it is decoded without a copy."""
+    head = bytes(url[:MAX_START])
+    if head.isascii():
+        start = payload_start(head.decode(), param)
+        if (len(url) - start) * 3 // 4 <= max_bytes and (decoded := _strictly(url[start:])) is not None:
+            return decoded
+    return parse(str(url, "utf-8", "replace"), param, max_bytes)
+
+
+def _strictly(payload: str | memoryview) -> bytes | None:
     """As nearly every client writes it, without white space and with all of its padding: looking for white space
     takes ten times as long as decoding. None for what has to be looked at."""
     try:
@@ -85,7 +97,7 @@ def payload_start(url: str, param: str) -> int:
     """Offset of the first character after the comma."""
     if url[: len(SCHEME)].lower() != SCHEME:
         raise _invalid("no data: scheme", 0, param)
-    comma = url.find(",", len(SCHEME), len(SCHEME) + _MAX_HEADER + 1)
+    comma = url.find(",", len(SCHEME), MAX_START)
     if comma < 0:
         raise _invalid(f"no comma within {_MAX_HEADER} characters", len(SCHEME), param)
     if not url[len(SCHEME) : comma].lower().endswith(_MARKER):

@@ -43,11 +43,11 @@ class Lifted:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A URL between its quotes. ``end`` is where the closing quote stands."""
+    """A URL between its quotes. ``end`` is where the closing quote stands. ``url`` is UTF-8, without JSON's escapes."""
 
     start: int
     end: int
-    url: str
+    url: memoryview
     escaped: bool
 
 
@@ -81,9 +81,9 @@ def _urls(body: bytes) -> Iterator[_Found]:
             continue
         raw = memoryview(body)[start:end]
         if body.find(b"\\", start, end) < 0:
-            yield _Found(start, end, str(raw, "utf-8", "replace"), escaped=False)
+            yield _Found(start, end, raw, escaped=False)
         elif (url := _unescaped(raw)) is not None:
-            yield _Found(start, end, url, escaped=True)
+            yield _Found(start, end, memoryview(url.encode(errors="replace")), escaped=True)
 
 
 def _start_after(body: bytes, position: int) -> int:
@@ -105,11 +105,12 @@ def _unescaped(raw: memoryview) -> str | None:
 
 def _picture(found: _Found, body: bytes, max_image_bytes: int, accepted: Collection[ImageFormat]) -> Lift:
     try:
-        data = data_url.parse(found.url, "", max_image_bytes)
+        data = data_url.parse_bytes(found.url, "", max_image_bytes)
         header = read_header(data, "", accepted)
     except MediaError as error:
         return error
-    payload = found.start + data_url.payload_start(found.url, "")
+    head = str(found.url[: data_url.MAX_START], "utf-8", "replace")
+    payload = found.start + data_url.payload_start(head, "")
     is_canonical = not found.escaped and found.end - payload == -(-len(data) // 3) * 4
     return MediaBytes(
         data=data,
@@ -117,5 +118,5 @@ def _picture(found: _Found, body: bytes, max_image_bytes: int, accepted: Collect
         header=header,
         param="",
         base64=memoryview(body)[payload : found.end] if is_canonical else None,
-        mislabelled=contradicts(data_url.media_type(found.url), header.format),
+        mislabelled=contradicts(data_url.media_type(head), header.format),
     )

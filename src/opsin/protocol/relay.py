@@ -24,6 +24,10 @@ class Relayed:
     request: Fields
     messages: tuple[Fields, ...]
 
+    def mentions(self, text: bytes) -> bool:
+        """Whether it stands in any value."""
+        return any(text in value for fields in (self.request, *self.messages) for _, value in fields)
+
 
 _body = msgspec.json.Decoder(Raw)
 _messages = msgspec.json.Decoder(list[Raw])

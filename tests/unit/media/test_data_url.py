@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import base64
 import time
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opsin.core.errors import InvalidDataUrl, MediaError, MediaTooLarge
-from opsin.media.data_url import media_type, parse, write
+from opsin.media.data_url import media_type, parse, parse_bytes, write
 
 DATA = bytes(range(256))
 BASE64 = base64.b64encode(DATA).decode()
@@ -126,6 +127,22 @@ _PIECES = st.one_of(
     st.text(_ALPHABET + _FOREIGN, max_size=3),
 )
 _URLS = st.lists(_PIECES, max_size=8).map("".join)
+
+
+@settings(deadline=None)
+@given(
+    st.one_of(_URLS, _URLS.map("data:;base64,{}".format), st.text().map("data:{}".format)), st.sampled_from([4, 10**6])
+)
+def test_of_bytes_becomes_what_becomes_of_their_text(url: str, max_bytes: int) -> None:
+    def outcome(read: Callable[[], bytes]) -> bytes | str:
+        try:
+            return read()
+        except MediaError as error:
+            return error.message
+
+    data = url.encode(errors="replace")
+    as_text = outcome(lambda: parse(data.decode(), "p", max_bytes))
+    assert outcome(lambda: parse_bytes(memoryview(data), "p", max_bytes)) == as_text
 
 
 @settings(deadline=None)
