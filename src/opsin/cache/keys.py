@@ -10,10 +10,14 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Mapping
+from functools import lru_cache, partial
 
 import msgspec
 
 from opsin.vision.plan import VisionPlan
+
+_MAX_KNOWN = 1024
+"""Tenants whose scopes are not computed anew for each request."""
 
 
 class Scopes:
@@ -27,10 +31,12 @@ class Scopes:
         self._secret = secret or secrets.token_bytes(32)
         self._salts: dict[str, str] = {}
         self._first_salts = [secrets.token_hex(8)]
+        self._of = lru_cache(_MAX_KNOWN)(self._scope_of)
+        self._salted = lru_cache(_MAX_KNOWN)(partial(self._mac, "salt"))
 
     def of(self, tenant: str) -> str:
         """HMAC(secret, tenant), hex."""
-        return hmac.digest(self._secret, tenant.encode(), "sha256").hex()
+        return self._of(tenant)
 
     def record(self, scope: str, sha256: str) -> str:
         """Under what the tiers keep a picture of a scope, 64 hex digits. Only who has the secret can tell whose it is,
@@ -40,7 +46,7 @@ class Scopes:
     def salted(self, scope: str) -> str:
         """The scope as an engine knows it: another one after each ``rotate``, so that what an engine keeps and cannot
         delete is never found again."""
-        return self._mac("salt", scope, self._salts.get(scope, self._first_salts[-1]))
+        return self._salted(scope, self._salts.get(scope, self._first_salts[-1]))
 
     def all_salted(self, scope: str) -> tuple[str, ...]:
         """All names under which an engine may know it since this process started."""
@@ -58,6 +64,9 @@ class Scopes:
         """A new salt, or the one that another replica has chosen; returns it."""
         self._salts[scope] = salt or secrets.token_hex(8)
         return self._salts[scope]
+
+    def _scope_of(self, tenant: str) -> str:
+        return hmac.digest(self._secret, tenant.encode(), "sha256").hex()
 
     def _mac(self, *parts: str) -> str:
         return hmac.digest(self._secret, framed(parts), "sha256").hex()

@@ -20,6 +20,9 @@ class Stage(StrEnum):
     DECODE = "decode"
 
 
+_WIRE_NAMES = {stage: f"{stage}_ms" for stage in Stage}
+
+
 @dataclass(frozen=True, slots=True)
 class Timeline:
     """Non-overlapping stage times of one finished request, in seconds.
@@ -48,7 +51,8 @@ class Timeline:
 
     def milliseconds(self) -> dict[str, float]:
         """Stages in order, then ``upstream_ms`` if there is one, ``unattributed_ms`` and ``total_ms``."""
-        stages = {f"{stage}_ms": round(self.stages_s[stage] * 1e3, 3) for stage in Stage if stage in self.stages_s}
+        stages_s = self.stages_s
+        stages = {name: round(stages_s[stage] * 1e3, 3) for stage, name in _WIRE_NAMES.items() if stage in stages_s}
         return {
             **stages,
             **({} if self.upstream_s is None else {"upstream_ms": round(self.upstream_s * 1e3, 3)}),
@@ -95,11 +99,12 @@ class Stopwatch:
         self._sources |= dict.fromkeys(stages_s, source)
         self._upstream_s = upstream_s
 
-    def timeline(self) -> Timeline:
+    def timeline(self, peak_memory_bytes: int | None = None) -> Timeline:
         """The timeline up to now."""
         return Timeline(
             total_s=time.monotonic() - self.started_at,
             stages_s=dict(self._stages_s),
             upstream_s=self._upstream_s,
             sources=dict(self._sources),
+            peak_memory_bytes=peak_memory_bytes,
         )

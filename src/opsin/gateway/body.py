@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -52,35 +53,29 @@ async def stream_body(request: Request, limits: BodyLimits, take: Callable[[byte
         raise _too_large(limits)
     began = asyncio.get_running_loop().time()
     end = began + limits.timeout_s
-    clock = asyncio.timeout_at(end)
 
-    def received(num_bytes: int) -> None:
+    def due(num_bytes: int) -> float:
         """Each byte buys time, so that many clients with a byte now and then cannot hold all places for long."""
-        if limits.min_bytes_per_s:
-            clock.reschedule(min(end, began + _SLOW_START_S + num_bytes / limits.min_bytes_per_s))
+        slow_s = num_bytes / limits.min_bytes_per_s if limits.min_bytes_per_s else math.inf
+        return min(end, began + _SLOW_START_S + slow_s)
 
+    clock, size = asyncio.timeout_at(due(0)), 0
     try:
         async with clock:
-            await _read(request, limits, received, take)
+            async for chunk in request.stream():
+                if not chunk:  # nothing follows
+                    continue
+                size += len(chunk)
+                if size > limits.max_bytes:
+                    raise _too_large(limits)
+                take(chunk)
+                clock.reschedule(due(size))
     except TimeoutError:
         if clock.when() == end:
             why = f"was not complete after {limits.timeout_s:g} s (body_timeout_s)"
         else:
             why = f"comes more slowly than {limits.min_bytes_per_s} bytes per second (min_body_bytes_per_s)"
         raise BodyTooSlow(f"the request body {why}") from None
-
-
-async def _read(
-    request: Request, limits: BodyLimits, received: Callable[[int], None], take: Callable[[bytes], None]
-) -> None:
-    size = 0
-    received(size)
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > limits.max_bytes:
-            raise _too_large(limits)
-        take(chunk)
-        received(size)
 
 
 def _too_large(limits: BodyLimits) -> BodyTooLarge:

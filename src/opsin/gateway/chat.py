@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import AsyncExitStack, aclosing
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -149,22 +149,22 @@ class ChatService:
         """
         watch = Stopwatch()
         self._check_ready()
-        async with AsyncExitStack() as held:
-            self.in_progress += 1
-            held.callback(self._ended)
+        num_images = 0
+        self.in_progress += 1
+        try:
             scope = self._scopes.of(tenant)
             prompt, sampling = _prompt_and_sampling(request)
-            held.push_async_callback(self._engine.release, request_id)
             refs = tuple(prompt.media())
             await turns.images(len(refs))
             with watch.stage(Stage.MEDIA_LOAD):
-                media = await self._loader.load(scope, refs, lifted)
-            self._metrics.active_images.inc(len(media))
-            held.callback(self._metrics.active_images.dec, len(media))
+                media = await self._loader.load(scope, refs, lifted) if refs else ()
+            num_images = len(media)
+            self._metrics.active_images.inc(num_images)
             with watch.stage(Stage.PREPROCESS):
                 gate = _Gate(turns, self._lanes, watch)
                 prepared = await self._preparer.prepare(request_id, scope, prompt, media, sampling.output_tokens, gate)
-            prepared = replace(prepared, warnings=(*label_warnings(media), *prepared.warnings))
+            if labels := tuple(label_warnings(media)):
+                prepared = replace(prepared, warnings=(*labels, *prepared.warnings))
             yield Begun(prepared.used, prepared.warnings)
             generation = GenerationRequest(
                 id=request_id,
@@ -175,12 +175,13 @@ class ChatService:
                 submitted_at=time.monotonic(),
                 began_at=watch.started_at,
             )
-            events = await held.enter_async_context(aclosing(self._engine.submit(generation)))
-            async for event in self._watched(events, watch, prepared, request_id):
-                yield event
-
-    def _ended(self) -> None:
-        self.in_progress -= 1
+            async with aclosing(self._engine.submit(generation)) as events:
+                async for event in self._watched(events, watch, prepared, request_id):
+                    yield event
+        finally:
+            self._metrics.active_images.dec(num_images)
+            self.in_progress -= 1
+            await self._engine.release(request_id)
 
     def _check_ready(self) -> None:
         reason = self._engine.unready_reason()
@@ -262,7 +263,7 @@ def _timeline(finished: Finished, watch: Stopwatch) -> Timeline:
     else:
         for stage, seconds in finished.stages_s.items():
             watch.add(stage, seconds)
-    return replace(watch.timeline(), peak_memory_bytes=finished.peak_memory_bytes)
+    return watch.timeline(finished.peak_memory_bytes)
 
 
 def _prompt_and_sampling(request: ChatCompletionRequest | RawRequest) -> tuple[Prompt, SamplingFields]:
@@ -311,5 +312,5 @@ def count_outcome(metrics: Metrics, error: OpsinError | None) -> str:
     if isinstance(error, EngineOutOfMemory):
         metrics.oom.inc()
     status, code = (200, "ok") if error is None else (error.status, error.code)
-    metrics.requests.labels(status=str(status), code=code).inc()
+    metrics.requests.labels(str(status), code).inc()
     return code

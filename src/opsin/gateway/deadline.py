@@ -46,7 +46,7 @@ class Deadline:
 
     def later(self, seconds: float) -> Deadline:
         """So much later in either case: for what has to outlast the answer itself."""
-        return replace(self, limit_s=self.limit_s + seconds, grace_s=self.grace_s + seconds)
+        return Deadline(self.started_at, self.limit_s + seconds, self.closing, self.grace_s + seconds)
 
     @property
     def elapsed_s(self) -> float:

@@ -52,6 +52,7 @@ LAST_WORDS_S = 5.0
 class _Exchange:
     """``caller`` and ``place`` are None until it is admitted; ``held`` is given back at its end."""
 
+    id: str
     http: Request
     presence: Presence
     held: AsyncExitStack
@@ -59,10 +60,6 @@ class _Exchange:
     caller: Caller | None = None
     place: Place | None = None
     outcome: Outcome = field(default_factory=Outcome)
-
-    @property
-    def id(self) -> str:
-        return self.http.state.id
 
 
 class _Exchanges(ABC):
@@ -75,7 +72,7 @@ class _Exchanges(ABC):
         gateway = self._gateway
         held, presence = AsyncExitStack(), Presence(receive)
         deadline = Deadline.after(gateway.config.request_timeout_s, gateway.closing)
-        exchange = _Exchange(Request(scope, receive), presence, held, deadline)
+        exchange = _Exchange(scope["state"]["id"], Request(scope, receive), presence, held, deadline)
         try:
             async with held, presence:
                 response = await self._response(exchange)
@@ -99,8 +96,8 @@ class _Exchanges(ABC):
         except Exception as caught:  # the border of a route: every request gets exactly one answer
             exchange.outcome.error = as_opsin_error(caught, exchange.id)
             response = to_response(exchange.outcome.error)
-        if exchange.place is not None:
-            response.headers.update(rate_headers(exchange.place.readings))
+        if exchange.place is not None and (readings := exchange.place.readings):
+            response.headers.update(rate_headers(readings))
         return response
 
     async def _admit(self, exchange: _Exchange) -> tuple[Caller, Place]:

@@ -264,7 +264,7 @@ class MessagePreparer:
         files = self._files(media, plan)
         salted = self._scopes.salted(scope)  # by another salt nothing is found of what such an engine cannot delete
         keys = [file.key(salted) for file in files]
-        leased = (await self._engine.reserve(request_id, keys)).leased
+        leased = (await self._engine.reserve(request_id, keys)).leased if keys else frozenset[str]()
         ready = await together(
             self._picture(scope, file, key, known=key in leased) for file, key in zip(files, keys, strict=True)
         )

@@ -89,6 +89,8 @@ class TextGuard:
             first = places[0]
             raise _refusal(f"part {first.part} spells a special token at character {first.character}", param)
         fields = self._fields(message.fields, f"messages.{number}.", None)
+        if not places and not fields.broken:
+            return _Mended(message, [])
         mended = replace(_broken(message, places), fields=fields.whole)
         return _Mended(mended, [*([param] * len(places)), *fields.broken])
 

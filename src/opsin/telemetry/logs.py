@@ -58,6 +58,7 @@ def configure(level: str, log_format: str = LogFormat.TEXT) -> None:
     logging.getLogger("opsin").setLevel(level.upper())
     logging.getLogger("asyncio").addFilter(_without_reprs)
     logging.raiseExceptions = False  # a line that cannot be written would be printed with its arguments
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False  # no line tells them
     sys.excepthook = _uncaught
     threading.excepthook = _uncaught_in_thread
     sys.unraisablehook = _unraisable

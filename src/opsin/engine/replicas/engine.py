@@ -143,7 +143,7 @@ class ReplicatedEngine:
     async def submit(self, request: GenerationRequest) -> AsyncGenerator[StreamEvent, None]:
         """As the engine of the replica that gets it."""
         load = Load(1, sum(picture.image_tokens or 0 for picture in request.pictures))
-        key = affinity(request) if self._config.sticky else None
+        key = affinity(request) if self._config.sticky and len(self._replicas) > 1 else None
         asked: list[Replica] = []
         replica = self._choose(load, key, asked)
         if replica is None:

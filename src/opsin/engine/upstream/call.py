@@ -84,7 +84,7 @@ class Call:
         if self._response is None:
             return
         try:
-            if finished and self._stopped is None:
+            if finished and self._stopped is None and not self._response.content.is_eof():
                 async with asyncio.timeout(_LAST_CHUNK_TIMEOUT_S):
                     await self._response.content.readany()
         except (aiohttp.ClientError, OSError):
