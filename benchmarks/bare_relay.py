@@ -20,7 +20,7 @@ from starlette.requests import Request
 from starlette.responses import StreamingResponse
 from starlette.routing import Route
 
-from opsin.allocator import keep_large_blocks
+from opsin.core.allocator import keep_large_blocks
 
 _KEEPALIVE_S = 4.0
 

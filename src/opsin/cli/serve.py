@@ -17,10 +17,10 @@ from rich.markup import escape
 from rich.status import Status
 
 from opsin import managing, startup
-from opsin.allocator import keep_large_blocks
 from opsin.app import Application, build
 from opsin.cli.flags import read
 from opsin.cli.reloader import Reloader
+from opsin.core.allocator import keep_large_blocks
 from opsin.core.errors import ConfigError, OpsinError
 from opsin.core.garbage import settle
 from opsin.core.problems import raise_all

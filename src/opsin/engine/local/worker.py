@@ -19,6 +19,7 @@ import threading
 import time
 from typing import BinaryIO
 
+from opsin.core.allocator import keep_large_blocks
 from opsin.core.errors import ConfigError, OpsinError
 from opsin.core.garbage import settle
 from opsin.engine.local.config import LocalEngineConfig, check_supported
@@ -228,6 +229,7 @@ def main() -> None:
     args = parser.parse_args()
     logs.configure(*args.log)
     die_with(args.parent)
+    keep_large_blocks()
     channel = Channel(socket.socket(fileno=args.fd))
     first = channel.receive()
     if isinstance(first, Load):

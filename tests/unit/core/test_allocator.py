@@ -7,7 +7,7 @@ import pytest
 
 PROGRAM = """
 import resource
-from opsin.allocator import keep_large_blocks
+from opsin.core.allocator import keep_large_blocks
 
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

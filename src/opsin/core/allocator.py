@@ -1,8 +1,9 @@
-"""How glibc keeps memory for bodies: large blocks are used again, and not given back to the kernel after each request.
+"""How glibc keeps memory for bodies and tensors: large blocks are used again, and not given back to the kernel at once.
 
 By default a block of 128 KiB and more is mapped when it is asked for and unmapped when it is freed, and each request
 pays for the page faults of all its copies of a picture: with these settings a bare server took 4.5 ms in place of 11
-for 2.5 MB.
+for 2.5 MB. In one picture of four every tile of the engine met 7,000 page faults,
+10 ms of 330, and with these settings in none.
 """
 
 from __future__ import annotations
