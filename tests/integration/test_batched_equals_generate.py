@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -23,7 +23,7 @@ from opsin.engine.local.core import EngineCore
 from opsin.engine.local.decoder_stack import DecoderStack
 from opsin.engine.local.feature_cache import FeatureCache, Features
 from opsin.engine.local.loading import load
-from opsin.engine.local.messages import Failed, PictureData, Submit, Tiles
+from opsin.engine.local.messages import Failed, PictureData, StepOutput, Submit, Tiles
 from opsin.engine.local.prefix_cache import PrefixCache
 from opsin.engine.local.runner import TransformersRunner
 from opsin.engine.local.runner_api import Encoded
@@ -68,9 +68,9 @@ class CountingRunner(TransformersRunner):
 
     num_encoded = 0
 
-    def encode(self, units: Sequence[Unit]) -> list[Encoded]:
+    def encode(self, units: Sequence[Unit], pause: Callable[[], None] | None = None) -> list[Encoded]:
         self.num_encoded += len(units)
-        return super().encode(units)
+        return super().encode(units, pause)
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +140,9 @@ class Schedule:
         self._scheduler = ContinuousScheduler(self._limits)
         self.cache = FeatureCache(chance.choice([0, 4000, 10**7]))
         prefixes = PrefixCache(chance.choice([0, 60_000, 10**7]), 256)
-        self._core = EngineCore(config_of(Path()), runner, self._scheduler, self.cache, prefixes)
+        self._decodes_meanwhile = bool(seed % 2)
+        # A clock that stands still: a decode step takes no time, and the next one is always due.
+        self._core = EngineCore(config_of(Path()), runner, self._scheduler, self.cache, prefixes, now=lambda: 0.0)
 
     def run(self) -> Outcome:
         outcome = Outcome()
@@ -165,7 +167,13 @@ class Schedule:
         return outcome
 
     def _step(self, outcome: Outcome) -> None:
-        output = self._core.step()
+        early: list[StepOutput] = []
+        last = self._core.step(early.append if self._decodes_meanwhile else None)
+        outcome.seen["meanwhile"] += len(early)
+        for output in (*early, last):
+            self._note(output, outcome)
+
+    def _note(self, output: StepOutput, outcome: Outcome) -> None:
         for token in output.tokens:
             outcome.tokens.setdefault(token.request_id, []).append(token.token_id)
         for ended in output.ended:
@@ -202,7 +210,8 @@ def test_every_schedule_gives_the_tokens_of_generate(
         assert not outcome.failed, (seed, outcome.failed)
         assert not outcome.wrong, (seed, outcome.wrong)
         work.update(outcome.seen)
-    assert min(work[what] for what in ("ended", "cancelled", "cached_tokens", "preempted", "batched", "cut")) > 0
+    needed = ("ended", "cancelled", "cached_tokens", "preempted", "batched", "cut", "meanwhile")
+    assert min(work[what] for what in needed) > 0
     assert runner.num_encoded > 0
 
 

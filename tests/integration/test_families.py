@@ -14,10 +14,10 @@ from torch.nn import functional
 from transformers import AutoModelForImageTextToText
 
 from opsin.engine.api import SamplingParams
-from opsin.engine.local.core import EngineCore
+from opsin.engine.local.core import EngineCore, Tell
 from opsin.engine.local.families import SEAMS
 from opsin.engine.local.feature_cache import FeatureCache
-from opsin.engine.local.messages import Ended, PictureData, Submit, Tiles
+from opsin.engine.local.messages import Ended, PictureData, StepOutput, Submit, Tiles
 from opsin.engine.local.prefix_cache import PrefixCache
 from opsin.engine.local.quantized_linear import can_quantize
 from opsin.engine.local.runner import TransformersRunner
@@ -47,7 +47,10 @@ class Tiny:
         self.runner.set_kv_capacity(limits.kv_capacity_tokens)
         config = config_of(Path(), model_type=self.model_type)
         prefixes = PrefixCache(10**7, 1)
-        return EngineCore(config, self.runner, ContinuousScheduler(limits), FeatureCache(feature_bytes), prefixes)
+        # A clock that stands still: a decode step takes no time, and the next one is always due.
+        return EngineCore(
+            config, self.runner, ContinuousScheduler(limits), FeatureCache(feature_bytes), prefixes, now=lambda: 0.0
+        )
 
     def generate(self, submit: Submit) -> tuple[list[int], int]:
         """New tokens, and how many of them come before the first near tie."""
@@ -106,25 +109,36 @@ def _with_ids(name: str, ids: tuple[int, ...], pictures: tuple[PictureData, ...]
     )
 
 
-def _run(core: EngineCore) -> tuple[dict[str, list[int]], dict[str, Ended]]:
-    tokens: dict[str, list[int]] = {}
-    ended: dict[str, Ended] = {}
+def _run(core: EngineCore, meanwhile: Tell | None = None) -> tuple[dict[str, list[int]], dict[str, Ended]]:
+    """All steps; ``meanwhile`` gets what is decoded while the encoder runs, too."""
+    outputs: list[StepOutput] = []
+
+    def early(output: StepOutput) -> None:
+        outputs.append(output)
+        if meanwhile is not None:
+            meanwhile(output)
+
     while core.has_work:
-        output = core.step()
+        last = core.step(early if meanwhile else None)
+        outputs.append(last)
+    tokens: dict[str, list[int]] = {}
+    for output in outputs:
         assert not output.failed
         for token in output.tokens:
             tokens.setdefault(token.request_id, []).append(token.token_id)
-        ended.update({one.request_id: one for one in output.ended})
-    return tokens, ended
+    return tokens, {one.request_id: one for output in outputs for one in output.ended}
 
 
-def test_ragged_requests_give_the_tokens_of_generate(tiny: Tiny):
+@pytest.mark.parametrize("decodes_meanwhile", [False, True])
+def test_ragged_requests_give_the_tokens_of_generate(tiny: Tiny, decodes_meanwhile: bool):
     chance = random.Random(1)
     submits = [_submit(tiny.family, f"r{number}", chance, number % 4) for number in range(8)]
     core = tiny.core()
     for submit in submits:
         core.submit(submit)
-    tokens, _ = _run(core)
+    early: list[StepOutput] = []
+    tokens, _ = _run(core, early.append if decodes_meanwhile else None)
+    assert bool(early) is decodes_meanwhile
     num_sure = 0
     for submit in submits:
         expected, sure = tiny.generate(submit)

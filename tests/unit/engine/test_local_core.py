@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from pathlib import Path
@@ -15,6 +16,7 @@ from opsin.engine.api import SamplingParams
 from opsin.engine.local.config import LocalEngineConfig
 from opsin.engine.local.core import EngineCore
 from opsin.engine.local.feature_cache import FeatureCache, Features
+from opsin.engine.local.kv_grid import BLOCK_TOKENS
 from opsin.engine.local.messages import Ended, Failed, PictureData, StepOutput, Submit, Tiles
 from opsin.engine.local.prefix_cache import PrefixCache
 from opsin.engine.local.runner_api import Encoded, LoadedModel, OutOfMemory, SavedKv
@@ -40,6 +42,9 @@ class ScriptedRunner:
         self.num_features = 2
         self.fails_to_save = False
         self.peak = 0
+        self.num_breaks = 0
+        self.break_every_s = 1.0
+        self.clock = 0.0
 
     def load(self, progress: Callable[[str], None]) -> LoadedModel:
         return LoadedModel("cpu", "float32", 1, 1000)
@@ -47,8 +52,12 @@ class ScriptedRunner:
     def set_kv_capacity(self, tokens: int) -> None:
         pass
 
-    def encode(self, units: Seq[Unit]) -> list[Encoded]:
+    def encode(self, units: Seq[Unit], pause: Callable[[], None] | None = None) -> list[Encoded]:
         names = [named(unit) for unit in units]
+        for _ in range(self.num_breaks if pause else 0):
+            assert pause is not None
+            self.clock += self.break_every_s
+            pause()
         self._maybe_fail(Stage.VISION_ENCODE, names)
         self.encoded += names
         self.peak += 100
@@ -63,6 +72,7 @@ class ScriptedRunner:
         return self._next(sequence) if chunk.is_last else None
 
     def decode(self, sequences: Seq[Sequence]) -> list[int]:
+        self.clock += 0.1
         self._maybe_fail(Stage.DECODE, [sequence.id for sequence in sequences])
         self.decoded.append([sequence.id for sequence in sequences])
         return [self._next(sequence) for sequence in sequences]
@@ -120,7 +130,9 @@ class Bench:
             max_model_len=limits.pop("max_model_len", 20),
         )
         self.scheduler = ContinuousScheduler(limits_of(**limits))
-        self.core = EngineCore(config, self.runner, self.scheduler, self.cache, PrefixCache(prefix_bytes, 1))
+        self.core = EngineCore(
+            config, self.runner, self.scheduler, self.cache, PrefixCache(prefix_bytes, 1), lambda: self.runner.clock
+        )
 
     def run(self) -> StepOutput:
         """All steps, as one output."""
@@ -381,6 +393,92 @@ def test_a_request_joins_while_another_decodes():
     bench.run()
     assert ["one", "two"] in bench.runner.decoded
     assert bench.runner.decoded[-1] == ["one"]
+
+
+def beside_a_stream(num_breaks: int, **limits: int) -> Bench:
+    """One decodes, and the next step encodes a tile of another one."""
+    bench = Bench(num_tokens=100, max_num_seqs=2, max_model_len=200, **limits)
+    bench.core.submit(submit("stream", max_tokens=50))
+    for _ in range(3):
+        bench.core.step()
+    bench.runner.num_breaks = num_breaks
+    bench.core.submit(submit("picture", picture("a", tiles="xy"), max_tokens=1))
+    return bench
+
+
+def test_a_stream_goes_on_while_a_tile_is_encoded():
+    bench = beside_a_stream(num_breaks=3)
+    early: list[StepOutput] = []
+    last = bench.core.step(early.append)
+    told = [token for output in (*early, last) for token in output.tokens]
+    assert [token.request_id for token in told] == ["stream"] * 4
+    assert [token.token_id for token in told] == [13, 14, 15, 16]
+    assert len(early) == 3
+    assert bench.runner.encoded == ["x"]
+
+
+def test_nobody_decodes_meanwhile_where_nobody_is_told():
+    bench = beside_a_stream(num_breaks=3)
+    assert [token.token_id for token in bench.core.step().tokens] == [13]
+
+
+def test_a_break_that_comes_too_early_is_not_taken():
+    bench = beside_a_stream(num_breaks=9)
+    bench.runner.break_every_s = 0.15  # a decode step takes 0.1 s, and four of them make a turn
+    early: list[StepOutput] = []
+    bench.core.step(early.append)
+    assert len(early) == 3
+
+
+def test_a_stream_that_ends_while_a_tile_is_encoded_is_told_at_once():
+    bench = beside_a_stream(num_breaks=60)
+    early: list[StepOutput] = []
+    last = bench.core.step(early.append)
+    assert [ended.request_id for ended in early[-1].ended] == ["stream"]
+    assert early[-1].ended[0].completion_tokens == 50
+    assert (last.tokens, last.ended) == ((), ())
+    assert bench.run().ended[0].request_id == "picture"
+
+
+def test_a_stream_that_fails_while_a_tile_is_encoded_costs_nobody_else():
+    bench = beside_a_stream(num_breaks=3)
+    bench.runner.error, bench.runner.fails_in = KeyError("bug"), Stage.DECODE
+    early: list[StepOutput] = []
+    last = bench.core.step(early.append)
+    assert [failed.request_id for output in (*early, last) for failed in output.failed] == ["stream"]
+    bench.runner.error = None
+    (ended,) = bench.run().ended
+    assert (ended.request_id, ended.encoded_tiles) == ("picture", 2)
+
+
+def test_nobody_decodes_meanwhile_beyond_the_kv_cache():
+    bench = Bench(num_tokens=100, max_num_seqs=3, max_model_len=200, kv_capacity_tokens=2 * BLOCK_TOKENS)
+    for name in ("one", "two"):
+        bench.core.submit(submit(name, max_tokens=50))
+        bench.core.step()
+    bench.runner.num_breaks = 60
+    bench.core.submit(submit("picture", picture("a"), max_tokens=1))
+    early: list[StepOutput] = []
+    bench.core.step(early.append)
+    assert early
+    assert [sequence.num_computed for sequence in bench.scheduler] == [BLOCK_TOKENS, BLOCK_TOKENS - 1, 0]
+    bench.core.step(early.append)
+    assert bench.runner.preempted == ["two"]
+
+
+def test_the_time_of_those_who_decode_meanwhile_is_none_of_the_encoder():
+    bench = beside_a_stream(num_breaks=3)
+    decode = bench.runner.decode
+
+    def slow(sequences: Seq[Sequence]) -> list[int]:
+        time.sleep(0.1)
+        return decode(sequences)
+
+    bench.runner.decode = slow
+    while not (ended := [one for one in bench.core.step(lambda early: None).ended if one.request_id == "picture"]):
+        pass
+    assert ended[0].stages_s[Stage.VISION_ENCODE] < 0.1
+    assert ended[0].stages_s[Stage.QUEUE] > 0.6
 
 
 def test_a_picture_that_many_want_is_encoded_once():

@@ -9,7 +9,7 @@ from torch import nn
 from opsin.core.errors import ConfigError
 from opsin.engine.local import vision_encoder
 from opsin.engine.local.quantized_linear import QuantizedLinear, can_quantize
-from opsin.engine.local.vision_encoder import VisionArithmetic, float32_is_faster, prepare
+from opsin.engine.local.vision_encoder import VisionArithmetic, float32_is_faster, prepare, vision_layers
 
 CPU = torch.device("cpu")
 
@@ -48,6 +48,15 @@ def test_what_is_asked_for_is_not_tried(monkeypatch: pytest.MonkeyPatch):
     assert prepare(Whole(), "float32", CPU, torch.bfloat16).dtype is torch.float32
     assert prepare(Whole(), "bfloat16", CPU, torch.bfloat16).dtype is torch.bfloat16
     assert prepare(Whole().float(), "auto", CPU, torch.float32).dtype is torch.float32
+
+
+def test_the_layers_of_the_encoder_are_those_of_its_lists_alone():
+    whole = Whole()
+    blocks, text = nn.ModuleList(nn.Linear(8, 8) for _ in range(3)), nn.ModuleList([nn.Linear(8, 8)])
+    whole.model.vision_model.append(nn.Sequential())
+    whole.model.vision_model[-1].add_module("layers", blocks)
+    whole.model.text_model.add_module("layers", text)
+    assert list(vision_layers(whole)) == list(blocks)
 
 
 def test_features_of_patches_lie_as_layer_norms_read_them():

@@ -7,6 +7,7 @@ runner is given), no process and no socket.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
 
@@ -24,6 +25,7 @@ from opsin.engine.local.messages import (
     Token,
     error_to_wire,
 )
+from opsin.engine.local.pace import Pace
 from opsin.engine.local.prefix_cache import Prefix, PrefixCache, PrefixMatch
 from opsin.engine.local.runner_api import Encoded, OutOfMemory, Runner
 from opsin.engine.local.scheduler import EncodeItem, PrefillChunk, Scheduler
@@ -36,6 +38,9 @@ logger = logging.getLogger(__name__)
 
 MIN_PREFIX_TOKENS = 16
 """Shorter beginnings are not worth keeping."""
+
+Tell = Callable[[StepOutput], None]
+"""Gets what a step has produced before it ends."""
 
 _FAULT = "the engine failed on this request; its log has more"
 
@@ -50,6 +55,7 @@ class EngineCore:
         scheduler: Scheduler,
         feature_cache: FeatureCache,
         prefix_cache: PrefixCache,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config = config
         self._traits = TRAITS[config.model_type]
@@ -58,6 +64,8 @@ class EngineCore:
         self._scheduler = scheduler
         self._feature_cache = feature_cache
         self._prefix_cache = prefix_cache
+        self._now = now
+        self._pace = Pace(now)
         self._tokens: list[Token] = []
         self._ended: list[Ended] = []
         self._failed: list[Failed] = []
@@ -96,14 +104,17 @@ class EngineCore:
         self._feature_cache.expire()
         self._prefix_cache.expire()
 
-    def step(self) -> StepOutput:
-        """One micro-batch of the encoder or some prefill, and one token for every sequence that decodes."""
+    def step(self, tell: Tell | None = None) -> StepOutput:
+        """One micro-batch of the encoder or some prefill, and one token for every sequence that decodes.
+
+        To ``tell`` go the tokens of those who decode while the encoder runs; without it nobody does.
+        """
         self._watch_memory()
         work = self._scheduler.schedule()
         self._preempt(work.preempt)
-        self._encode(work.encode)
+        self._encode(work.encode, tell if work.decode else None)
         self._prefill(work.prefill)
-        self._decode(work.decode)
+        self._decode(self._scheduler.decoding() if work.decode and work.encode else work.decode)
         return self._emit()
 
     def stats(self) -> CoreStats:
@@ -135,11 +146,11 @@ class EngineCore:
             self._runner.preempt(sequence)
             sequence.num_computed = 0
 
-    def _encode(self, items: tuple[EncodeItem, ...]) -> None:
+    def _encode(self, items: tuple[EncodeItem, ...], tell: Tell | None) -> None:
         """A micro-batch; one that fails runs again unit by unit, so that it costs nobody but its cause."""
         if len(items) > 1:
             try:
-                encoded = self._run_encoder(items)
+                encoded = self._run_encoder(items, tell)
             except Exception as error:
                 logger.warning("encoding %d units failed (%s); one by one now", len(items), type(error).__name__)
             else:
@@ -147,16 +158,24 @@ class EngineCore:
                     self._guarded(item.sequence, lambda item=item, result=result: self._accept(item, result))
                 return
         for item in items:
-            self._guarded(item.sequence, lambda item=item: self._accept(item, *self._run_encoder((item,))))
+            self._guarded(item.sequence, lambda item=item: self._accept(item, *self._run_encoder((item,), tell)))
 
-    def _run_encoder(self, items: tuple[EncodeItem, ...]) -> list[Encoded]:
-        owners = {id(item.sequence): item.sequence for item in items}.values()
-        for sequence in owners:
-            sequence.clock.charge(Stage.QUEUE)
-        encoded = self._runner.encode([item.unit for item in items])
-        for sequence in owners:
-            sequence.clock.charge(Stage.VISION_ENCODE)
+    def _run_encoder(self, items: tuple[EncodeItem, ...], tell: Tell | None) -> list[Encoded]:
+        owners = tuple({id(item.sequence): item.sequence for item in items}.values())
+        pause = None if tell is None else lambda: self._decode_meanwhile(owners, tell)
+        _charge(owners, Stage.QUEUE)
+        encoded = self._runner.encode([item.unit for item in items], pause)
+        _charge(owners, Stage.VISION_ENCODE)
         return encoded
+
+    def _decode_meanwhile(self, owners: tuple[Sequence, ...], tell: Tell) -> None:
+        """One token each, in the midst of the encoder's work for ``owners``, when it is time."""
+        streams = self._scheduler.decoding()
+        if streams and self._pace.is_due(len(self._scheduler) - len(streams)):
+            _charge(owners, Stage.VISION_ENCODE)
+            self._decode(streams)
+            tell(self._emit())
+            _charge(owners, Stage.QUEUE)
 
     def _accept(self, item: EncodeItem, encoded: Encoded) -> None:
         """Raises EngineFault where the encoder contradicts the plan."""
@@ -200,7 +219,14 @@ class EngineCore:
             self._append(sequence, token)
 
     def _decode(self, sequences: tuple[Sequence, ...]) -> None:
-        """One token each. When there is no memory, the youngest makes room; after any other error, one by one."""
+        """One token each."""
+        if sequences:
+            started = self._now()
+            self._decode_together(sequences)
+            self._pace.decoded(started)
+
+    def _decode_together(self, sequences: tuple[Sequence, ...]) -> None:
+        """When there is no memory, the youngest makes room; after any other error, one by one."""
         if len(sequences) > 1:
             try:
                 tokens = self._runner.decode(sequences)
@@ -367,6 +393,11 @@ def _check_features(item: EncodeItem, encoded: Encoded) -> None:
         counts = fields(planned=item.unit.num_tokens, encoded=encoded.features.num_tokens, tiles=encoded.num_tiles)
         logger.error("the encoder does not match the plan %s %s", fields(request_id=item.sequence.id), counts)
         raise EngineFault("the encoder's features do not match the prompt")
+
+
+def _charge(sequences: Seq[Sequence], stage: Stage) -> None:
+    for sequence in sequences:
+        sequence.clock.charge(stage)
 
 
 def _ids(sequences: Seq[Sequence]) -> Fields:

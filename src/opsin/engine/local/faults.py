@@ -40,13 +40,13 @@ class FaultyRunner:
         """See Runner."""
         self._runner.set_kv_capacity(tokens)
 
-    def encode(self, units: Seq[Unit]) -> list[Encoded]:
+    def encode(self, units: Seq[Unit], pause: Callable[[], None] | None = None) -> list[Encoded]:
         """See Runner."""
         shares = [unit.share for unit in units]
         delay = self._meet(Stage.VISION_ENCODE, sum(shares))
         return [
             replace(encoded, seconds=encoded.seconds + delay * share)
-            for encoded, share in zip(self._runner.encode(units), shares, strict=True)
+            for encoded, share in zip(self._runner.encode(units, pause), shares, strict=True)
         ]
 
     def prefill(self, chunk: PrefillChunk) -> int | None:

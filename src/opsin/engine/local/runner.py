@@ -20,6 +20,7 @@ from opsin.engine.local.config import LocalEngineConfig
 from opsin.engine.local.families import SEAMS
 from opsin.engine.local.families.seam import Positions
 from opsin.engine.local.feature_cache import Features
+from opsin.engine.local.layer_breaks import LayerBreaks
 from opsin.engine.local.messages import Tiles
 from opsin.engine.local.out_of_memory import translated
 from opsin.engine.local.pixels import pixel_values
@@ -30,6 +31,7 @@ from opsin.engine.local.sequence import Sequence, Slice, Unit
 from opsin.engine.local.slot_views import ChunkView, TokenView
 from opsin.engine.local.slots import Layers, SlotCache
 from opsin.engine.local.threads import default_threads
+from opsin.engine.local.vision_encoder import vision_layers
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,8 @@ class TransformersRunner:
         progress("loading the weights")
         loaded = loading.load(self._config)
         self._model, self._device, self._dtype, self._vision = loaded.model, loaded.device, loaded.dtype, loaded.vision
+        # Elsewhere kernels run behind Python's back, and a break would come before they have begun.
+        self._breaks = LayerBreaks(vision_layers(self._model) if self._device.type == "cpu" else ())
         return LoadedModel(
             device=self._device.type,
             dtype=str(self._dtype).removeprefix("torch."),
@@ -77,17 +81,17 @@ class TransformersRunner:
         return self._vision.name
 
     @torch.inference_mode()
-    def encode(self, units: Seq[Unit]) -> list[Encoded]:
+    def encode(self, units: Seq[Unit], pause: Callable[[], None] | None = None) -> list[Encoded]:
         """See Runner. Time is shared out evenly: all units have the same shape."""
         if self._vision.is_int8 and len(units) > 1:  # else a unit's features would depend on its company
-            return [encoded for unit in units for encoded in self.encode([unit])]
-        with translated():
+            return [encoded for unit in units for encoded in self.encode([unit], pause)]
+        with translated(), self._breaks.taken_by(pause):
             started = time.monotonic()
             pixels = torch.stack([self._pixels(_tiles_of(unit)) for unit in units])
             originals = [_tiles_of(unit).original for unit in units]
             features = [piece.to(self._dtype) for piece in self._seam.encode(self._model, pixels, originals)]
             self._wait()
-            seconds = (time.monotonic() - started) / len(units)
+            seconds = (time.monotonic() - started - self._breaks.taken_s) / len(units)
         # Cloned: a slice would keep the whole batch alive behind the cache's back.
         return [
             Encoded(

@@ -58,8 +58,12 @@ class Runner(Protocol):
         """Bounds rows x length of the KV cache. Called once, after load."""
         ...
 
-    def encode(self, units: Seq[Unit]) -> list[Encoded]:
-        """Vision encoder and connector; every unit has tiles, all of one shape. Raises OutOfMemory."""
+    def encode(self, units: Seq[Unit], pause: Callable[[], None] | None = None) -> list[Encoded]:
+        """Vision encoder and connector; every unit has tiles, all of one shape. Raises OutOfMemory.
+
+        ``pause`` is called again and again meanwhile, where the device runs what it is told at once, and may decode.
+        Its time is none of the encoder's.
+        """
         ...
 
     def prefill(self, chunk: PrefillChunk) -> int | None:

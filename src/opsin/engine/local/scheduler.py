@@ -2,9 +2,9 @@
 
 Continuous batching: every sequence that decodes does so in every step. Beside that, a step does at most one heavy piece
 of work while somebody decodes: one micro-batch of the vision encoder or one budget of prefill, in turns; so no stream
-ever waits for more than one of them. First come, first served; only a text may go ahead of a picture that is not
-encoded yet. When the KV cache would run out, the youngest sequence loses its keys and values and computes them again
-later (``docs/adr/0010``).
+ever waits for more than one of them, and for the encoder only until its next break (``Pace``). First come, first
+served; only a text may go ahead of a picture that is not encoded yet. When the KV cache would run out, the youngest
+sequence loses its keys and values and computes them again later (``docs/adr/0010``).
 """
 
 from __future__ import annotations
@@ -85,6 +85,10 @@ class Scheduler(Protocol):
         """Admits what may run and says what it does next."""
         ...
 
+    def decoding(self) -> tuple[Sequence, ...]:
+        """Who may decode once more at this moment, before the next ``schedule``."""
+        ...
+
     def __iter__(self) -> Iterator[Sequence]:
         """All sequences, running ones first."""
         ...
@@ -132,6 +136,11 @@ class ContinuousScheduler:
             self._prefill_next = not self._prefill_next
         return ScheduledWork(preempt=preempt, encode=encode, prefill=prefill, decode=decode)
 
+    def decoding(self) -> tuple[Sequence, ...]:
+        """See Scheduler. Nobody where the next tokens do not fit: the next ``schedule`` makes room."""
+        holding = [sequence for sequence in self._running if sequence.num_computed]
+        return tuple(sequence for sequence in holding if sequence.is_decoding) if self._fits(holding) else ()
+
     def __iter__(self) -> Iterator[Sequence]:
         yield from self._running
         yield from self._waiting
@@ -143,9 +152,13 @@ class ContinuousScheduler:
         """The youngest, until the next token of all others fits. They keep their place in the order."""
         holding = [sequence for sequence in self._running if sequence.num_computed]
         preempted: list[Sequence] = []
-        while len(holding) > 1 and cells(_lengths(holding)) > self._limits.kv_capacity_tokens:
+        while not self._fits(holding):
             preempted.append(holding.pop())
         return tuple(preempted)
+
+    def _fits(self, holding: list[Sequence]) -> bool:
+        """Whether their next positions do. One alone always fits."""
+        return len(holding) <= 1 or cells(_lengths(holding)) <= self._limits.kv_capacity_tokens
 
     def _micro_batch(self) -> tuple[EncodeItem, ...]:
         """Units of one shape, of whoever came first, up to the budget; each unit once, whoever needs it."""
@@ -173,7 +186,7 @@ class ContinuousScheduler:
                 continue
             if sequence not in holding:
                 holding.append(sequence)
-                if len(holding) > 1 and cells(_lengths(holding)) > self._limits.kv_capacity_tokens:
+                if not self._fits(holding):
                     break
             chunk = _chunk(sequence, room)
             chunks.append(chunk)

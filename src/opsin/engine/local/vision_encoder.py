@@ -46,7 +46,7 @@ def prepare(model: Any, wanted: VisionDtype, device: torch.device, dtype: torch.
     if wanted == "int8" and (device.type != "cpu" or not can_quantize()):
         raise ConfigError(f"vision_dtype int8 needs a CPU with VNNI instructions; the model runs on {device.type}")
     chosen = VisionArithmetic(_float_of(wanted, device, dtype), is_int8=wanted == "int8")
-    for name, module in _vision_parts(model):
+    for name, module in vision_parts(model):
         module.to(chosen.dtype)
         if device.type == "cpu":
             _let_channels_be_last(module)
@@ -93,6 +93,15 @@ def _product_s(dtype: torch.dtype) -> float:
     return time.perf_counter() - started
 
 
-def _vision_parts(model: Any) -> Iterator[tuple[str, nn.Module]]:
+def vision_layers(model: Any) -> Iterator[nn.Module]:
+    """The blocks that the encoder runs one after the other, which are what Transformers keeps in lists."""
+    for _, part in vision_parts(model):
+        for module in part.modules():
+            if isinstance(module, nn.ModuleList):
+                yield from module
+
+
+def vision_parts(model: Any) -> Iterator[tuple[str, nn.Module]]:
+    """Encoder, connector, and whatever else a model has beside its text model, by name."""
     children = cast("Iterator[tuple[str, nn.Module]]", model.model.named_children())
     return ((name, child) for name, child in children if name not in _TEXT_MODELS)

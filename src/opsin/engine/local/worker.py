@@ -134,7 +134,7 @@ class Worker:
             return
         while self._take_messages(core):
             if core.has_work:
-                self._channel.send(core.step())
+                self._channel.send(core.step(self._channel.send))
         logger.debug("feature cache %s", logs.fields(hits=self._feature_cache.hits, misses=self._feature_cache.misses))
 
     def _load(self) -> EngineCore:
