@@ -86,7 +86,11 @@ def caches_of(config: CacheConfig, metrics: Metrics, *, secret: bytes | None, ur
     tiers = list(_tiers(config, seal, tombstones, link))
     store = Store(tiers, scopes, metrics, ttl_s=config.ttl_s, max_value_bytes=config.max_value_bytes)
     shelf = FileShelf(
-        _file_tier(config, seal, link), scopes, quota_bytes=config.max_file_bytes_per_tenant, ttl_s=config.file_ttl_s
+        _file_tier(config, seal, link),
+        scopes,
+        quota_bytes=config.max_file_bytes_per_tenant,
+        max_files=config.max_files_per_tenant,
+        ttl_s=config.file_ttl_s,
     )
     urls = UrlMemory(store, scopes, tombstones, max_age_s=config.url_ttl_s, ttl_s=config.ttl_s)
     keep_s = config.ttl_s + config.tombstone_ttl_s  # what is older is gone from everywhere

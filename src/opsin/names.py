@@ -126,6 +126,7 @@ CACHE = Group(
         Flag("cache.max_bytes_per_tenant", ("--cache-max-bytes-per-tenant",)),
         Flag("cache.file_ttl_s", ("--file-ttl",)),
         Flag("cache.max_file_bytes_per_tenant"),
+        Flag("cache.max_files_per_tenant"),
     ),
 )
 ENGINE = Group(

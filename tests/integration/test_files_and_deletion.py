@@ -223,6 +223,16 @@ async def test_a_full_tenant_is_refused_and_keeps_what_it_has() -> None:
         assert (await client.files.content(first.id)).content == png(4)
 
 
+async def test_a_tenant_has_so_many_files_and_no_more() -> None:
+    async with asked(cache={"max_files_per_tenant": 2}) as (_, client):
+        first, _ = [await client.files.create(file=("p.png", png(4)), purpose="vision") for _ in range(2)]
+        with pytest.raises(openai.APIStatusError, match="has 2 files; the limit is 2") as caught:
+            await client.files.create(file=("p.png", png(5)), purpose="vision")
+        assert (caught.value.status_code, caught.value.code) == (413, "file_quota_exceeded")
+        await client.files.delete(first.id)
+        await client.files.create(file=("p.png", png(5)), purpose="vision")
+
+
 async def test_a_second_file_of_a_picture_shortens_nothing_and_outlives_nothing() -> None:
     data, seconds = png(41), 2
     form: Any = {"file": ("p.png", data), "purpose": (None, "vision"), "expires_after[seconds]": (None, str(seconds))}

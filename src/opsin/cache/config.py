@@ -40,3 +40,5 @@ class CacheConfig(BaseModel):
     """Of uploaded files in memory or on disk, all tenants together; one more is refused. 0: no uploads."""
     max_file_bytes_per_tenant: int = Field(default=128 * 2**20, ge=0)
     """Of one tenant's uploaded files."""
+    max_files_per_tenant: int = Field(default=1000, ge=0)
+    """How many that may be: the list of them is read with each upload."""

@@ -50,12 +50,13 @@ class Removed:
 
 
 class FileShelf:
-    """Files by scope. ``ttl_s`` is the longest that one stays."""
+    """Files by scope, of each so many ``quota_bytes`` and ``max_files``. ``ttl_s`` is the longest that one stays."""
 
-    def __init__(self, tier: Tier, scopes: Scopes, *, quota_bytes: int, ttl_s: float) -> None:
+    def __init__(self, tier: Tier, scopes: Scopes, *, quota_bytes: int, max_files: int, ttl_s: float) -> None:
         self._tier = tier
         self._scopes = scopes
         self._quota_bytes = quota_bytes
+        self._max_files = max_files
         self._ttl_s = ttl_s
         self._changing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by scope
 
@@ -75,7 +76,13 @@ class FileShelf:
         file = StoredFile(file_id, sha256, len(data), filename, now, now + int(ttl_s))
         content, entry = self._content(scope, sha256), Address(scope, _LIST, file_id)
         async with self._alone(scope):
-            others = [one.expires_at - now for one in await self.all(scope) if one.sha256 == sha256]
+            files = await self.all(scope)
+            if len(files) >= self._max_files:
+                raise FileQuotaExceeded(
+                    f"the tenant has {len(files)} files; the limit is {self._max_files} (cache.max_files_per_tenant): "
+                    "delete some"
+                )
+            others = [one.expires_at - now for one in files if one.sha256 == sha256]
             kept = await _reached(self._tier.put(content, Value(b"", data), max([ttl_s, *others])))
             kept = kept and await _reached(self._tier.put(entry, Value(msgspec.json.encode(file), b""), ttl_s))
         if not kept:

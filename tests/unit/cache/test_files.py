@@ -33,7 +33,7 @@ def redis() -> Iterator[RedisServer]:
 
 def shelf(link: RedisLink) -> FileShelf:
     tier = RedisTier(link, "t", QUOTA, TTL_S, Seal(SECRET), Tombstones(ttl_s=0), evicts=False)
-    return FileShelf(tier, Scopes(SECRET), quota_bytes=QUOTA, ttl_s=TTL_S)
+    return FileShelf(tier, Scopes(SECRET), quota_bytes=QUOTA, max_files=100, ttl_s=TTL_S)
 
 
 async def change(shelf: FileShelf, scope: str, seed: random.Random) -> None:

@@ -86,3 +86,12 @@ def test_another_purpose_is_refused_before_the_file() -> None:
     with pytest.raises(InvalidRequest) as caught:
         form.take(part("purpose", b"assistants") + f"--{BOUNDARY}\r\n".encode())
     assert caught.value.param == "purpose"
+
+
+@pytest.mark.parametrize(
+    "head", [b"Content-Disposition: form-data" + b";a=b" * 2000, b"a: b\r\n" * 20, b"a: " + b"b" * 8000]
+)
+def test_the_head_of_a_part_is_limited_before_it_is_taken_apart(head: bytes) -> None:
+    form = UploadForm(KIND, LIMIT)
+    with pytest.raises(InvalidRequest):
+        form.take(f"--{BOUNDARY}\r\n".encode() + head)
