@@ -54,6 +54,8 @@ _ENGINE, _OPSIN, _FLOOR, _LITELLM = "engine", "opsin", "floor", "LiteLLM"
 _PEER_BAR = 5.0
 """Times LiteLLM's throughput with pictures."""
 _ATTEMPT_S = 0.5
+_WAKING_S = 0.5
+"""For a server that stood still to notice which connections and looks at the engine have ended meanwhile."""
 _END = b"\r\n0\r\n\r\n"
 _DONE = b"data: [DONE]"
 _MARK_BYTES = 12
@@ -149,7 +151,10 @@ async def _ask(connection: tuple[asyncio.StreamReader, asyncio.StreamWriter], re
     """Raises RuntimeError when the answer is no whole one."""
     reader, writer = connection
     writer.write(request)
-    answer = await reader.readuntil(_END)
+    try:
+        answer = await reader.readuntil(_END)
+    except asyncio.IncompleteReadError as error:
+        answer = error.partial
     if not answer.startswith(b"HTTP/1.1 200") or _DONE not in answer:
         raise RuntimeError(answer[:2000].decode(errors="replace"))
 
@@ -177,6 +182,19 @@ class Connections:
         """All of them are idle."""
         for _, writer in self._idle:
             writer.close()
+
+
+async def answering(arm: Arm) -> None:
+    """Returns when it answers a text."""
+    while True:
+        connections = Connections(arm)
+        try:
+            await connections.ask(Bodies(KINDS[0]).next())
+            return
+        except (OSError, RuntimeError):
+            await asyncio.sleep(_ATTEMPT_S)
+        finally:
+            connections.close()
 
 
 async def saturated(arm: Arm, bodies: Bodies, seconds: float, concurrency: int) -> float:
@@ -217,6 +235,8 @@ async def at_rate(arm: Arm, bodies: Bodies, per_s: float, seconds: float) -> lis
 
 async def turn(arm: Arm, engine: Arm, bodies: Callable[[], Bodies], rate: float | None, args: Arguments) -> Turn:
     """Warm-up and saturation, then ``rate``, or half of what saturates it: the engine, the arm, and once more."""
+    await asyncio.sleep(_WAKING_S)
+    await answering(arm)
     await saturated(arm, bodies(), args.seconds / 4, args.concurrency)
     before_s = _processor_s(arm)
     per_s = await saturated(arm, bodies(), args.seconds, args.concurrency)
@@ -373,16 +393,12 @@ def _server(name: str, port: int, words: list[str], environment: dict[str, str] 
 
 
 async def _until_answering(arm: Arm, process: subprocess.Popen[bytes], log: IO[bytes]) -> None:
-    connections = Connections(arm)
-    while process.poll() is None:
-        try:
-            await connections.ask(Bodies(KINDS[0]).next())
-            connections.close()
-            return
-        except (OSError, EOFError, RuntimeError):
-            await asyncio.sleep(_ATTEMPT_S)
-    log.seek(0)
-    raise SystemExit(f"{arm.name} did not start:\n{log.read().decode(errors='replace')}")
+    asking = asyncio.create_task(answering(arm))
+    while not asking.done():
+        if process.poll() is not None:
+            log.seek(0)
+            raise SystemExit(f"{arm.name} did not start:\n{log.read().decode(errors='replace')}")
+        await asyncio.wait({asking}, timeout=_ATTEMPT_S)
 
 
 def _free_port() -> int:
