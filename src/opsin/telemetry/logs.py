@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import lru_cache
 from pathlib import PurePath
 from types import TracebackType
 
@@ -93,7 +94,13 @@ class _Json(logging.Formatter):
 
 
 def _time(record: logging.LogRecord) -> str:
-    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+    seconds, rest_s = divmod(record.created, 1)
+    return f"{_second(int(seconds))}.{int(rest_s * 1e3):03d}+00:00"
+
+
+@lru_cache(maxsize=2)
+def _second(since_1970: int) -> str:
+    return f"{datetime.fromtimestamp(since_1970, UTC):%Y-%m-%dT%H:%M:%S}"
 
 
 def _quoted(value: object) -> str:
