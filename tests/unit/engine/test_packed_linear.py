@@ -6,6 +6,7 @@ from torch import nn
 from torch.nn import functional
 
 from opsin.engine.local import packed_linear
+from opsin.engine.local.linears import LinearThen, Then
 from opsin.engine.local.packed_linear import PackedLinear, can_pack, pack
 
 pytestmark = pytest.mark.skipif(not can_pack(), reason="this CPU or this build of torch has no bfloat16 products")
@@ -58,4 +59,41 @@ def test_the_gelu_of_a_bfloat16_product_is_right_to_its_rounding():
     torch.manual_seed(0)
     linear, rows = nn.Linear(48, 32).bfloat16(), 4 * torch.randn(200, 48).bfloat16()
     wanted = functional.gelu(linear(rows).float(), approximate="tanh")
-    assert torch.allclose(PackedLinear(linear, "tanh")(rows).float(), wanted, rtol=0.01, atol=1e-3)
+    assert torch.allclose(PackedLinear(linear, Then("gelu_tanh"))(rows).float(), wanted, rtol=0.01, atol=1e-3)
+
+
+@pytest.mark.parametrize("then", [Then("silu"), Then("gelu"), Then(combine="add"), Then(combine="mul")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("bias", [True, False])
+@torch.inference_mode()
+def test_what_follows_a_layer_is_done_with_it(then: Then, dtype: torch.dtype, bias: bool):
+    torch.manual_seed(0)
+    linear, rows, other = nn.Linear(48, 32, bias=bias).to(dtype), torch.randn(2, 9, 48), torch.randn(2, 9, 32)
+    given = [rows.to(dtype)] + ([other.to(dtype)] if then.combine else [])
+    wanted = LinearThen(linear.float(), then)(*(one.float() for one in given))
+    got = PackedLinear(linear.to(dtype), then)(*given)
+    assert got.dtype is dtype
+    bound = 0.02 if dtype is torch.bfloat16 else 1e-5
+    assert torch.allclose(got.float(), wanted, rtol=bound, atol=bound)
+
+
+@pytest.mark.parametrize("then", [Then(), Then("gelu"), Then(combine="add")])
+@torch.inference_mode()
+def test_in_blocks_the_product_is_the_same(monkeypatch: pytest.MonkeyPatch, then: Then):
+    torch.manual_seed(0)
+    linear = nn.Linear(48, 32).bfloat16()
+    given = [torch.randn(2, 300, 48).bfloat16()] + ([torch.randn(2, 300, 32).bfloat16()] if then.combine else [])
+    wanted = PackedLinear(linear, then)(*given)
+    asked: list[tuple[int, ...]] = []
+
+    def always(*shape: int) -> bool:
+        asked.append(shape)
+        return True
+
+    monkeypatch.setattr(packed_linear, "faster_in_blocks", always)
+    assert torch.allclose(PackedLinear(linear, then, is_tuned=True)(*given), wanted, rtol=0.01, atol=0.01)
+    assert asked == [(600, 48, 32, torch.get_num_threads())]
+
+
+def test_one_thread_has_nobody_to_leave_idle():
+    assert not packed_linear.faster_in_blocks(1024, 3072, 768, 1)

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
+from opsin.engine.local.linears import Then
 from opsin.engine.local.quantized_linear import QuantizedLinear, RoundedInput, can_quantize, quantize
 
 pytestmark = pytest.mark.skipif(not can_quantize(), reason="this CPU or this build of torch has no fast int8")
@@ -49,7 +50,20 @@ def test_a_gelu_is_computed_too():
     torch.manual_seed(0)
     linear, inputs = nn.Linear(64, 32), torch.randn(9, 64)
     wanted = functional.gelu(linear(inputs), approximate="tanh")
-    assert torch.allclose(QuantizedLinear(linear, "tanh")(inputs), wanted, atol=0.05)
+    assert torch.allclose(QuantizedLinear(linear, Then("gelu_tanh"))(inputs), wanted, atol=0.05)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@torch.inference_mode()
+def test_a_residual_is_added_too(dtype: torch.dtype):
+    torch.manual_seed(0)
+    linear, inputs = nn.Linear(64, 32).to(dtype), torch.randn(2, 9, 64).to(dtype)
+    residual = torch.randn(2, 9, 32).to(dtype)
+    before = residual.clone()
+    got = QuantizedLinear(linear, Then(combine="add"))(inputs, residual)
+    assert got.dtype is dtype
+    assert torch.allclose(got, residual + linear(inputs), atol=0.05)
+    assert torch.equal(residual, before)
 
 
 @torch.inference_mode()

@@ -7,12 +7,13 @@ of its rows: whoever shares a call shares the scale, so what is kept apart has t
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, cast
 
 import torch
 from torch import nn
 
-from opsin.engine.local.linears import Gelu, coarse, replace_linears
+from opsin.engine.local.linears import NOTHING, Then, replace_linears
 
 _cpu: Any = torch.cpu  # what it can do is not public either
 _onednn: Any = torch.ops.onednn  # its operators have no types
@@ -41,7 +42,7 @@ class RoundedInput:
 class QuantizedLinear(nn.Module):
     """Stands for a Linear that will only be run. Input and output are floats of one type; inputs are never changed."""
 
-    def __init__(self, linear: nn.Linear, gelu: Gelu | None = None, source: RoundedInput | None = None) -> None:
+    def __init__(self, linear: nn.Linear, then: Then = NOTHING, source: RoundedInput | None = None) -> None:
         super().__init__()
         self._source = source or RoundedInput()
         self.in_features, self.out_features = linear.in_features, linear.out_features
@@ -52,20 +53,29 @@ class QuantizedLinear(nn.Module):
         self._zeros = torch.zeros(self.out_features, dtype=torch.int32)
         bias = cast("torch.Tensor | None", linear.bias)  # declared as never absent
         self._bias = None if bias is None else bias.detach().float()
-        gelu = coarse(gelu)
-        self._post = ("none", [], "") if gelu is None else ("gelu", [], gelu)
+        self._activation = then.coarse.for_onednn
+        self._combine = then.combine
 
-    def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """From (…, in_features) to (…, out_features)."""
-        levels, scale, zero = self._source.levels(input, self.in_features)
-        product = self.product(levels, scale, zero, input.dtype)
+    def forward(self, input: torch.Tensor, other: torch.Tensor | None = None) -> torch.Tensor:
+        """From (…, in_features) to (…, out_features); ``other`` is what a sum or product is with."""
+        rounded = self._source.levels(input, self.in_features)
+        if other is None:
+            product = self.product(*rounded, input.dtype)
+        else:
+            product = self._combined(*rounded, other.reshape(-1, self.out_features))
         return product.view(*input.shape[:-1], self.out_features)
 
     def product(self, levels: torch.Tensor, scale: float, zero: int, dtype: torch.dtype) -> torch.Tensor:
         """Of rows whose values are (level - ``zero``) * ``scale``; (n, out_features) of ``dtype``."""
         return _onednn.qlinear_pointwise(
-            levels, scale, zero, self._packed, self._scales, self._zeros, self._bias, 1.0, 0, dtype, *self._post
+            levels, scale, zero, self._packed, self._scales, self._zeros, self._bias, 1.0, 0, dtype, *self._activation
         )
+
+    def _combined(self, levels: torch.Tensor, scale: float, zero: int, other: torch.Tensor) -> torch.Tensor:
+        return _onednn.qlinear_pointwise.binary(
+            levels, scale, zero, self._packed, self._scales, self._zeros, other, self._bias, 1.0, 0, other.dtype,
+            1.0, 0, self._combine, 1.0, *self._activation,
+        )  # fmt: skip
 
 
 def _levels(rows: torch.Tensor) -> tuple[torch.Tensor, float, int]:
@@ -98,4 +108,4 @@ def can_quantize() -> bool:
 def quantize(model: nn.Module) -> int:
     """Replaces every Linear of a model; returns how many."""
     source = RoundedInput()
-    return replace_linears(model, lambda linear, gelu: QuantizedLinear(linear, gelu, source))
+    return replace_linears(model, partial(QuantizedLinear, source=source))

@@ -15,7 +15,7 @@ def default_threads(cpu_max: Path = CPU_MAX) -> int:
     """Torch's choice, which knows ``OMP_NUM_THREADS`` and affinity, but no more than the container's CPU limit.
 
     Threads beyond the limit are not slower but stopped: all of a step waits for the one whose time is used up. How they
-    wait is left to OpenMP, which spins: sleeping instead (OMP_WAIT_POLICY=PASSIVE) doubled the time per token.
+    wait is OpenMP's affair, which spins for a while; the parent of this process says for how long.
     """
     return int(min(torch.get_num_threads(), _limit(cpu_max)))
 

@@ -14,6 +14,8 @@ from torch.nn import functional
 
 from opsin.core.errors import ConfigError
 from opsin.engine.local.config import VisionDtype
+from opsin.engine.local.encoder_stack import stack_encoder
+from opsin.engine.local.packed_linear import can_pack, pack
 from opsin.engine.local.quantized_linear import can_quantize, quantize
 
 logger = logging.getLogger(__name__)
@@ -50,8 +52,11 @@ def prepare(model: Any, wanted: VisionDtype, device: torch.device, dtype: torch.
         module.to(chosen.dtype)
         if device.type == "cpu":
             _let_channels_be_last(module)
+            logger.info("%d layers of %s stacked", stack_encoder(module), name)
         if chosen.is_int8 and name not in _CONNECTORS:
             logger.info("%d linear layers of %s in int8", quantize(module), name)
+        elif device.type == "cpu" and chosen.dtype is torch.bfloat16 and can_pack():
+            logger.info("%d linear layers of %s packed", pack(module, is_tuned=True), name)
     logger.info("the vision encoder runs in %s", chosen.name)
     return chosen
 

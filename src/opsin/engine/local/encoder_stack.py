@@ -1,0 +1,60 @@
+"""The layers of vision encoders of SigLIP's and CLIP's kind, on a CPU: fewer products, and each with what follows it.
+
+Query, key and value are one product, and residuals are added while a product is still in the cache. The library's
+encoder around the layers stays.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from opsin.engine.local.linears import LinearThen, Then, activation_of, joined
+
+LIKE_SIGLIP = frozenset({"CLIPEncoderLayer", "Idefics3EncoderLayer", "SiglipEncoderLayer", "SmolVLMEncoderLayer"})
+"""Classes of layers that differ in nothing but sizes and the activation."""
+
+
+class EncoderLayer(nn.Module):
+    """One layer of such an encoder, from the weights of the library's, which is of no use afterwards."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        attention, mlp = layer.self_attn, layer.mlp
+        self._head_size: int = attention.head_dim
+        self._scaling: float = attention.scale
+        self.attention_norm, self.mlp_norm = layer.layer_norm1, layer.layer_norm2
+        self.qkv = joined(attention.q_proj, attention.k_proj, attention.v_proj)
+        self.out = LinearThen(attention.out_proj, Then(combine="add"))
+        formula = activation_of(mlp.activation_fn)
+        self.up = LinearThen(mlp.fc1, Then(activation=formula))
+        self.activation: nn.Module = nn.Identity() if formula else mlp.activation_fn
+        self.down = LinearThen(mlp.fc2, Then(combine="add"))
+
+    def forward(self, hidden: torch.Tensor, attention_mask: torch.Tensor | None = None, **_: Any) -> torch.Tensor:
+        """(n, patches, hidden size) to the same; what the mask hides is not seen."""
+        hidden = self.out(self._attended(self.attention_norm(hidden), attention_mask), hidden)
+        return self.down(self.activation(self.up(self.mlp_norm(hidden))), hidden)
+
+    def _attended(self, rows: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        num, patches, size = rows.shape
+        heads = self.qkv(rows).view(num, patches, 3, -1, self._head_size).permute(2, 0, 3, 1, 4)
+        attended = functional.scaled_dot_product_attention(*heads, attn_mask=mask, scale=self._scaling)
+        return attended.transpose(1, 2).reshape(num, patches, size)
+
+
+def stack_encoder(model: nn.Module) -> int:
+    """Exchanges the layers of a vision encoder, where they are of the kind and plain; returns how many."""
+    found = [(parent, name, child) for parent in model.modules() for name, child in parent.named_children()]
+    fitting = [(parent, name, child) for parent, name, child in found if _is_like_siglip(child)]
+    for parent, name, child in fitting:
+        setattr(parent, name, EncoderLayer(child))
+    return len(fitting)
+
+
+def _is_like_siglip(module: nn.Module) -> bool:
+    linears = [part for part in module.modules() if isinstance(part, nn.Linear)]
+    return type(module).__name__ in LIKE_SIGLIP and all(type(linear) is nn.Linear for linear in linears)
