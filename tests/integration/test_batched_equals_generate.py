@@ -129,9 +129,11 @@ class Schedule:
         some = [*pool[turns : turns + 3], *chance.sample(pool, 3)]
         self._names = {f"r{number}": chance.choice(some) for number in range(chance.randint(2, 9))}
         self._arrival = chance.choice([0.05, 0.5, 0.9])
+        budget = chance.choice([3, 10, 64, 512])
         self._limits = Limits(
             max_num_seqs=chance.choice([1, 4, 8, 8]),
-            max_num_batched_tokens=chance.choice([3, 10, 64, 512]),
+            max_num_batched_tokens=budget,
+            max_num_tokens_beside_decode=chance.choice([budget, min(budget, 20)]),
             max_num_encoder_tokens=chance.choice([1, 8, 1000]),
             kv_capacity_tokens=chance.choice([MAX_MODEL_LEN, 2 * MAX_MODEL_LEN, 3 * MAX_MODEL_LEN, 8 * MAX_MODEL_LEN]),
         )

@@ -42,7 +42,11 @@ class Tiny:
 
     def core(self, feature_bytes: int = 10**7) -> EngineCore:
         limits = Limits(
-            max_num_seqs=4, max_num_batched_tokens=13, max_num_encoder_tokens=20, kv_capacity_tokens=4 * 160
+            max_num_seqs=4,
+            max_num_batched_tokens=13,
+            max_num_tokens_beside_decode=13,
+            max_num_encoder_tokens=20,
+            kv_capacity_tokens=4 * 160,
         )
         self.runner.set_kv_capacity(limits.kv_capacity_tokens)
         config = config_of(Path(), model_type=self.model_type)

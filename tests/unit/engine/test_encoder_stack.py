@@ -54,6 +54,18 @@ def test_features_come_out_as_from_the_librarys_layers(kind: str):
     assert float((one - other).abs().max()) < 1e-4
 
 
+@pytest.mark.parametrize("kind", ["clip", "siglip"])
+@torch.inference_mode()
+def test_the_library_records_what_each_layer_gives(kind: str):
+    own = encoder(kind)
+    stacked = copy.deepcopy(own)
+    stack_encoder(stacked)
+    pixels = torch.randn(2, 3, 32, 32)
+    one, other = (model(pixels, output_hidden_states=True).hidden_states for model in (own, stacked))
+    assert len(one) == len(other) == SIZES["num_hidden_layers"] + 1
+    assert all(float((mine - yours).abs().max()) < 1e-4 for mine, yours in zip(one, other, strict=True))
+
+
 @torch.inference_mode()
 def test_hidden_patches_are_not_seen():
     own = encoder("idefics3")

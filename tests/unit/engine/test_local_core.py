@@ -157,6 +157,7 @@ class Bench:
 
 def limits_of(**limits: int) -> Limits:
     values = {"max_num_seqs": 1, "max_num_batched_tokens": 100, "max_num_encoder_tokens": 1, "kv_capacity_tokens": 1000}
+    values |= {"max_num_tokens_beside_decode": limits.get("max_num_batched_tokens", 100)}
     return Limits(**{**values, **limits})
 
 

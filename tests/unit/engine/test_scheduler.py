@@ -89,6 +89,19 @@ def test_several_prompts_share_the_budget_and_the_last_is_cut():
     assert [(chunk.sequence.id, chunk.start, chunk.stop) for chunk in work.prefill] == [("one", 0, 6), ("two", 0, 4)]
 
 
+def test_the_first_prompt_goes_whole_where_nobody_decodes():
+    one, two = sequence("one", text=30), sequence("two", text=30)
+    limits = {"max_num_seqs": 3, "max_num_batched_tokens": 40, "max_num_tokens_beside_decode": 8}
+    (chunk,) = scheduler_of(one, two, **limits).schedule().prefill
+    assert (chunk.sequence, chunk.start, chunk.stop) == (one, 0, 30)
+    one, two = sequence("one", text=3), sequence("two", text=30)
+    chunks = scheduler_of(one, two, **limits).schedule().prefill
+    assert [(chunk.sequence, chunk.stop) for chunk in chunks] == [(one, 3), (two, 5)]
+    stream, two = decoding(sequence("stream")), sequence("two", text=30)
+    (chunk,) = scheduler_of(stream, two, **limits).schedule().prefill
+    assert (chunk.start, chunk.stop) == (0, 7)
+
+
 def test_those_who_decode_take_of_the_budget():
     stream, prompt = decoding(sequence("stream")), sequence("prompt", text=20)
     (chunk,) = scheduler_of(stream, prompt, max_num_seqs=2, max_num_batched_tokens=8).schedule().prefill

@@ -33,7 +33,10 @@ class LocalOptions(BaseModel):
 
     max_num_seqs: int = Field(default=8, gt=0, description="requests in one batch")
     max_num_batched_tokens: int | None = Field(
-        default=None, gt=0, description="positions of one step, prompts are cut to it; default: 256 on a CPU, else 4096"
+        default=None,
+        gt=0,
+        description="positions of one step, prompts are cut to it; default: 2048 on a CPU, else 4096. While others "
+        "decode, at most 256 on a CPU",
     )
     max_num_encoder_tokens: int | None = Field(
         default=None,

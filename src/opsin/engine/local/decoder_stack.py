@@ -26,7 +26,7 @@ LIKE_LLAMA = frozenset({"llama", "mistral", "qwen2"})
 """Text models whose layers differ in nothing but sizes and biases, by ``model_type``."""
 
 
-_vector_norm: Any = torch.linalg.vector_norm  # the stub says nothing of it
+_linalg: Any = torch.linalg  # its functions have no types
 
 
 class DecoderLayer(nn.Module):
@@ -110,7 +110,7 @@ class _Norm(nn.Module):
         if rows.device.type == "cpu" and rows.shape[1] == 1:
             both = torch.cat((rows, -rows), dim=-1)
             return functional.layer_norm(both, both.shape[-1:], eps=self._epsilon)[..., :size]
-        norms: torch.Tensor = _vector_norm(rows, dim=-1, keepdim=True, dtype=torch.float32)
+        norms: torch.Tensor = _linalg.vector_norm(rows, dim=-1, keepdim=True, dtype=torch.float32)
         return rows * norms.square_().div_(size).add_(self._epsilon).rsqrt_().to(rows.dtype)
 
 

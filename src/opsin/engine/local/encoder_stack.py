@@ -1,7 +1,7 @@
 """The layers of vision encoders of SigLIP's and CLIP's kind, on a CPU: fewer products, and each with what follows it.
 
 Query, key and value are one product, and residuals are added while a product is still in the cache. The library's
-encoder around the layers stays.
+encoder stays, with other layers inside its own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LIKE_SIGLIP = frozenset({"CLIPEncoderLayer", "Idefics3EncoderLayer", "SiglipEnco
 
 
 class EncoderLayer(nn.Module):
-    """One layer of such an encoder, from the weights of the library's, which is of no use afterwards."""
+    """One layer of such an encoder, from the weights of the library's."""
 
     def __init__(self, layer: Any) -> None:
         super().__init__()
@@ -47,12 +47,18 @@ class EncoderLayer(nn.Module):
 
 
 def stack_encoder(model: nn.Module) -> int:
-    """Exchanges the layers of a vision encoder, where they are of the kind and plain; returns how many."""
-    found = [(parent, name, child) for parent in model.modules() for name, child in parent.named_children()]
-    fitting = [(parent, name, child) for parent, name, child in found if _is_like_siglip(child)]
-    for parent, name, child in fitting:
-        setattr(parent, name, EncoderLayer(child))
+    """Gives the layers of a vision encoder another inside, where they are of the kind and plain; returns how many."""
+    fitting = [module for module in model.modules() if _is_like_siglip(module)]
+    for layer in fitting:
+        _fill(layer, EncoderLayer(layer))
     return len(fitting)
+
+
+def _fill(layer: Any, inside: EncoderLayer) -> None:
+    """The layer stays, because the library records what layers of its class give (LLaVA reads the last but one)."""
+    for name, _ in list(layer.named_children()):
+        delattr(layer, name)
+    layer.inside, layer.forward = inside, inside.forward
 
 
 def _is_like_siglip(module: nn.Module) -> bool:

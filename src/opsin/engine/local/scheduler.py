@@ -23,12 +23,15 @@ from opsin.engine.local.sequence import Sequence, Unit
 class Limits:
     """What one step, and the KV cache, may hold.
 
+    ``max_num_batched_tokens`` is for the first prompt of a step in which nobody decodes; all others share
+    ``max_num_tokens_beside_decode``.
     ``max_num_encoder_tokens`` bounds a micro-batch by its features; at least one unit always goes.
     ``kv_capacity_tokens`` is rows x length and at least ``max_model_len``, so that one sequence alone always fits.
     """
 
     max_num_seqs: int
     max_num_batched_tokens: int
+    max_num_tokens_beside_decode: int
     max_num_encoder_tokens: int
     kv_capacity_tokens: int
 
@@ -176,7 +179,7 @@ class ContinuousScheduler:
 
     def _chunks(self, num_decoding: int, preempted: tuple[Sequence, ...]) -> tuple[PrefillChunk, ...]:
         """Prompts in order, the last of them cut at the budget."""
-        room = max(self._limits.max_num_batched_tokens - num_decoding, 1)
+        room = max(self._limits.max_num_tokens_beside_decode - num_decoding, 1)
         holding = [sequence for sequence in self._running if sequence.num_computed and sequence not in preempted]
         chunks: list[PrefillChunk] = []
         for sequence in self._running:
@@ -188,7 +191,8 @@ class ContinuousScheduler:
                 holding.append(sequence)
                 if not self._fits(holding):
                     break
-            chunk = _chunk(sequence, room)
+            is_alone = not num_decoding and not chunks
+            chunk = _chunk(sequence, self._limits.max_num_batched_tokens if is_alone else room)
             chunks.append(chunk)
             room -= chunk.stop - chunk.start
         return tuple(chunks)

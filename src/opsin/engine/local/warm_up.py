@@ -54,14 +54,14 @@ def _kinds(config: LocalEngineConfig, limits: Limits) -> Iterator[list[Submit]]:
     pictures = sorted(config.warm_up_pictures, key=lambda shape: shape.image_tokens)
     yield from ([_with_picture(config, shape)] for shape in pictures[:1])
     yield [_text(config, f"warm-up-{number}", _TEXT_TOKENS, number + 2) for number in range(limits.max_num_seqs)]
-    yield [_text(config, "warm-up-prompt", min(limits.max_num_batched_tokens, config.max_model_len - 2), 1)]
+    yield [_text(config, "warm-up-prompt", min(limits.max_num_tokens_beside_decode, config.max_model_len - 2), 1)]
     yield from ([_with_picture(config, shape)] for shape in _largest(config, limits, pictures[1:]))
 
 
 def _largest(config: LocalEngineConfig, limits: Limits, shapes: list[PictureShape]) -> list[PictureShape]:
     """What encoder and prefill each take at once; none where tiles are run one by one, as one was by then."""
     is_cut = TRAITS[config.model_type].unit is EncoderUnit.TILE
-    most = min(limits.max_num_batched_tokens, config.max_model_len - 2 * _TEXT_TOKENS)
+    most = min(limits.max_num_tokens_beside_decode, config.max_model_len - 2 * _TEXT_TOKENS)
     if is_cut:
         most = min(most, limits.max_num_encoder_tokens)
     return [shape for shape in shapes if shape.image_tokens <= most][-1:]
