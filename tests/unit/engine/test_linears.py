@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from transformers.activations import ACT2FN
 
-from opsin.engine.local.linears import NOTHING, Activation, LinearThen, Then, replace_linears
+from opsin.engine.local.linears import NOTHING, Activation, LinearThen, Then, activation_of, replace_linears
 
 
 class Mlp(nn.Module):
@@ -23,12 +23,12 @@ class Mlp(nn.Module):
 
 @pytest.mark.parametrize(
     ("activation", "expected"),
-    [("gelu", "gelu"), ("gelu_pytorch_tanh", "gelu_tanh"), ("quick_gelu", None), ("silu", None)],
+    [("gelu", "gelu"), ("gelu_pytorch_tanh", "gelu_tanh"), ("quick_gelu", None), ("silu", None), ("gelu_10", None)],
 )
 @torch.inference_mode()
 def test_the_gelu_between_two_layers_moves_into_the_first(activation: str, expected: Activation | None):
     torch.manual_seed(0)
-    mlp, rows = Mlp(activation), torch.randn(5, 8)
+    mlp, rows = Mlp(activation), 20 * torch.randn(5, 8)
     before = mlp(rows)
     assert replace_linears(mlp, LinearThen) == 2
     asked = [module.then for module in mlp.modules() if isinstance(module, LinearThen)]
@@ -54,3 +54,8 @@ def test_a_layer_adds_or_multiplies_what_it_is_given(combine: str):
     wanted = {"add": other + linear(rows), "mul": other * linear(rows)}[combine]
     then = Then(combine="add") if combine == "add" else Then(combine="mul")
     assert torch.equal(LinearThen(linear, then)(rows, other), wanted)
+
+
+def test_an_activation_with_weights_is_none_of_the_known():
+    """Its weights are of the model's dtype, which points in float32 do not fit."""
+    assert activation_of(nn.PReLU().bfloat16()) is None

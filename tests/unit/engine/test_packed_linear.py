@@ -92,7 +92,35 @@ def test_in_blocks_the_product_is_the_same(monkeypatch: pytest.MonkeyPatch, then
 
     monkeypatch.setattr(packed_linear, "faster_in_blocks", always)
     assert torch.allclose(PackedLinear(linear, then, is_tuned=True)(*given), wanted, rtol=0.01, atol=0.01)
-    assert asked == [(600, 48, 32, torch.get_num_threads())]
+    assert asked == [(512, 48, 32, torch.get_num_threads())]
+
+
+def test_pictures_of_any_size_cost_a_layer_six_trials(monkeypatch: pytest.MonkeyPatch):
+    tried = set[tuple[int, ...]]()
+    monkeypatch.setattr(packed_linear, "faster_in_blocks", lambda *shape: tried.add(shape))  # pyright: ignore[reportUnknownArgumentType, reportUnknownLambdaType] # of ints
+    layer = PackedLinear(nn.Linear(8, 8).bfloat16(), is_tuned=True)
+    for rows in range(100, 3000, 100):
+        layer(torch.ones(rows, 8, dtype=torch.bfloat16))
+    assert {rows for rows, *_ in tried} == {512, 768, 1024, 1280, 1536, 1792}
+
+
+@pytest.mark.parametrize("whole_s", [0.1, 0.3])
+def test_what_neighbours_take_is_none_of_the_trial(monkeypatch: pytest.MonkeyPatch, whole_s: float):
+    """The clock sees each block wait for others; the thread's own time does not."""
+    own_s, clock_s = [0.0], [0.0]
+
+    class Operators:
+        def _reorder_linear_weight(self, weight: torch.Tensor) -> torch.Tensor:
+            return weight
+
+        def _linear_pointwise(self, block: torch.Tensor, *_: object) -> None:
+            own_s[0] += whole_s if len(block) == 1024 else 0.05
+            clock_s[0] += 10 if len(block) < 1024 else 0
+
+    monkeypatch.setattr(packed_linear, "_mkldnn", Operators())
+    monkeypatch.setattr(packed_linear.time, "thread_time", lambda: own_s[0])
+    monkeypatch.setattr(packed_linear.time, "perf_counter", lambda: own_s[0] + clock_s[0])
+    assert packed_linear.faster_in_blocks.__wrapped__(1024, 8, 8, 2) is (whole_s > 4 * 0.05)
 
 
 def test_one_thread_has_nobody_to_leave_idle():

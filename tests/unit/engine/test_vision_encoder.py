@@ -85,3 +85,18 @@ def test_int8_that_the_machine_does_not_have_is_refused(device: str, monkeypatch
 
 def test_the_trial_ends_with_an_answer():
     assert float32_is_faster() in (True, False)
+
+
+@pytest.mark.parametrize("faster", [torch.bfloat16, torch.float32])
+def test_what_neighbours_take_is_none_of_the_trial(monkeypatch: pytest.MonkeyPatch, faster: torch.dtype):
+    """They come whenever the faster one runs; the thread's own time does not show them."""
+    own_s, neighbours_s = [0.0], [0.0]
+
+    def product(rows: torch.Tensor, _: torch.Tensor) -> None:
+        own_s[0] += 0.1 if rows.dtype is faster else 0.2
+        neighbours_s[0] += 10 if rows.dtype is faster else 0
+
+    monkeypatch.setattr(vision_encoder.functional, "linear", product)
+    monkeypatch.setattr(vision_encoder.time, "thread_time", lambda: own_s[0])
+    monkeypatch.setattr(vision_encoder.time, "perf_counter", lambda: own_s[0] + neighbours_s[0])
+    assert float32_is_faster() is (faster is torch.float32)

@@ -85,8 +85,13 @@ def joined(*linears: nn.Linear) -> nn.Linear:
 
 
 def activation_of(module: nn.Module) -> Activation | None:
-    """By what it computes: the library has half a dozen classes for two formulas, which differ by 5e-4."""
-    points = torch.linspace(-4, 4, 65)
+    """By what it computes: the library has half a dozen classes for two formulas, which differ by 5e-4.
+
+    One that has weights is none of them, and one that is clipped shows it far from 0 only.
+    """
+    if next(module.parameters(), None) is not None:
+        return None
+    points = torch.cat([torch.linspace(-4, 4, 65), torch.tensor([-1000.0, -20.0, 20.0, 1000.0])])
     with torch.inference_mode():
         values = module(points)
         for name, activation in _ACTIVATIONS.items():
