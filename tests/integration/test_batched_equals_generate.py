@@ -135,6 +135,7 @@ class Schedule:
             max_num_batched_tokens=budget,
             max_num_tokens_beside_decode=chance.choice([budget, min(budget, 20)]),
             max_num_encoder_tokens=chance.choice([1, 8, 1000]),
+            max_num_encoder_units=chance.choice([None, 2]),
             kv_capacity_tokens=chance.choice([MAX_MODEL_LEN, 2 * MAX_MODEL_LEN, 3 * MAX_MODEL_LEN, 8 * MAX_MODEL_LEN]),
         )
         self._runner = runner

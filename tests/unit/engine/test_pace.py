@@ -25,10 +25,10 @@ class Bench:
         self.clock.now += seconds
         self.pace.decoded(started)
 
-    def turn_s(self, num_waiting: int = 1) -> float:
+    def turn_s(self, num_waiting: int = 1, num_units: int = 1) -> float:
         """After how long, in steps of 0.01 s, a decode step is due; the clock stays there."""
         started = self.clock.now
-        while not self.pace.is_due(num_waiting):
+        while not self.pace.is_due(num_waiting, num_units):
             self.clock.now = round(self.clock.now + 0.01, 2)
             assert self.clock.now < started + 1000
         return round(self.clock.now - started, 2)
@@ -37,7 +37,7 @@ class Bench:
 def test_nothing_is_due_before_the_first_decode_step():
     bench = Bench()
     bench.clock.now += 1000
-    assert not bench.pace.is_due(1)
+    assert not bench.pace.is_due(1, 2)
 
 
 def test_a_decode_step_is_due_after_some_times_its_own_length():
@@ -67,3 +67,15 @@ def test_turns_are_longer_where_more_requests_wait():
     bench = Bench()
     bench.decode(0.1)
     assert bench.turn_s(num_waiting=3) == round(0.3 * ENCODING_PER_DECODING, 2)
+
+
+def test_of_several_units_a_turn_is_one_of_them_at_most():
+    bench = Bench()
+    bench.decode(0.1)
+    assert bench.turn_s(num_waiting=9, num_units=2) == round(0.9 * ENCODING_PER_DECODING, 2)
+    for unit_s in (0.5, 3.0):
+        bench.pace.encoded(unit_s)
+    bench.decode(0.1)
+    assert bench.turn_s(num_waiting=9, num_units=2) == 0.5
+    bench.decode(0.1)
+    assert bench.turn_s(num_waiting=9) == round(0.9 * ENCODING_PER_DECODING, 2)

@@ -114,6 +114,12 @@ def test_a_micro_batch_has_one_shape():
     assert [item.unit.key for item in work.encode] == ["one-0", "one-1"]
 
 
+def test_a_micro_batch_has_so_many_units_at_most():
+    one = sequence("one", 4, 4, 4)
+    work = scheduler_of(one, max_num_encoder_tokens=100, max_num_encoder_units=2).schedule()
+    assert [item.unit.key for item in work.encode] == ["one-0", "one-1"]
+
+
 def test_encoder_and_prefill_take_turns_while_somebody_decodes():
     stream, picture, prompt = decoding(sequence("stream")), sequence("picture", 4), sequence("prompt", text=50)
     scheduler = scheduler_of(stream, picture, prompt, max_num_seqs=3, max_num_batched_tokens=4)

@@ -42,7 +42,7 @@ class LocalOptions(BaseModel):
         default=None,
         gt=0,
         description="visual tokens of one run of the vision encoder, which takes one tile (of families without "
-        "independent tiles: one picture) at least; default: that one on a CPU, else 4096",
+        "independent tiles: one picture) at least, and on a CPU two at most; default: 512 on a CPU, else 4096",
     )
     kv_cache_memory_bytes: int | None = Field(
         default=None, gt=0, description="keys and values of running requests; default: half of the device's free memory"

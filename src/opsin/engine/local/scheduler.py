@@ -25,7 +25,8 @@ class Limits:
 
     ``max_num_batched_tokens`` is for the first prompt of a step in which nobody decodes; all others share
     ``max_num_tokens_beside_decode``.
-    ``max_num_encoder_tokens`` bounds a micro-batch by its features; at least one unit always goes.
+    ``max_num_encoder_tokens`` bounds a micro-batch by its features, and ``max_num_encoder_units`` too, where it is not
+    None; at least one unit always goes.
     ``kv_capacity_tokens`` is rows x length and at least ``max_model_len``, so that one sequence alone always fits.
     """
 
@@ -33,6 +34,7 @@ class Limits:
     max_num_batched_tokens: int
     max_num_tokens_beside_decode: int
     max_num_encoder_tokens: int
+    max_num_encoder_units: int | None = None
     kv_capacity_tokens: int
 
 
@@ -171,6 +173,8 @@ class ContinuousScheduler:
             for unit in sequence.missing():
                 if unit.key in items:
                     continue
+                if len(items) == self._limits.max_num_encoder_units:
+                    return tuple(items.values())
                 if items and (unit.num_tokens > room or not _same_shape(unit, next(iter(items.values())).unit)):
                     return tuple(items.values())
                 items[unit.key] = EncodeItem(sequence, unit)
