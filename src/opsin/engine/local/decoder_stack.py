@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn import functional
 from transformers import Cache
 
-from opsin.engine.local.attention import Mask, attend
+from opsin.engine.local.attention import Mask, attend_causally
 from opsin.engine.local.linears import LinearThen, Then, activation_of, joined
 
 logger = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class DecoderLayer(nn.Module):
         turned = torch.addcmul(turned * cos, turned.roll(self._head_size // 2, dims=-1), sin)
         query, key = turned[:, : -self._num_kv_heads], turned[:, -self._num_kv_heads :]
         keys, values = cache.update(key, heads[:, self._num_turned :], self._index)
-        attended, _ = attend(self, query, keys, values, cast("torch.Tensor | None", mask), self._scaling)
+        attended = attend_causally(self, query, keys, values, cast("torch.Tensor | None", mask), self._scaling)
         return attended.reshape(num, tokens, -1)
 
 

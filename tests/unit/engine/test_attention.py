@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from opsin.engine.local import attention
+from opsin.engine.local.attention import additive, attend, attend_causally, chunk_mask
+
+HEADS, KV_HEADS, SIZE = 6, 2, 8
+
+
+def tensors(start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    torch.manual_seed(0)
+    query = torch.randn(1, HEADS, stop - start, SIZE)
+    return query, torch.randn(1, KV_HEADS, stop, SIZE), torch.randn(1, KV_HEADS, stop, SIZE)
+
+
+@pytest.mark.parametrize(("start", "stop"), [(0, 600), (1, 256), (1, 257), (1, 258), (300, 556), (7, 1000)])
+@torch.inference_mode()
+def test_many_tokens_behind_others_see_what_each_of_them_may(start: int, stop: int):
+    mask = chunk_mask(start, stop, torch.device("cpu"))
+    summands = additive(mask, torch.float32)
+    assert not isinstance(summands, dict)
+    given = (nn.Identity(), *tensors(start, stop), summands)
+    wanted, _ = attend(*given)
+    got = attend_causally(*given)
+    assert got.shape == wanted.shape == (1, stop - start, HEADS, SIZE)
+    assert torch.allclose(got, wanted, atol=1e-5)
+
+
+@torch.inference_mode()
+def test_keys_that_no_query_of_a_block_may_see_are_left_out(monkeypatch: pytest.MonkeyPatch):
+    seen: list[tuple[int, int]] = []
+
+    def watched(*given: torch.Tensor) -> tuple[torch.Tensor, None]:
+        _, query, key, _value, mask, _scaling = given
+        assert mask.shape[-2:] == (query.shape[2], key.shape[2])
+        seen.append((query.shape[2], key.shape[2]))
+        return query.transpose(1, 2), None
+
+    monkeypatch.setattr(attention, "attend", watched)
+    summands = additive(chunk_mask(100, 700, torch.device("cpu")), torch.float32)
+    assert not isinstance(summands, dict)
+    attend_causally(nn.Identity(), *tensors(100, 700), summands)
+    assert seen == [(256, 356), (256, 612), (88, 700)]
