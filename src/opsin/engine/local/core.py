@@ -162,17 +162,18 @@ class EngineCore:
 
     def _run_encoder(self, items: tuple[EncodeItem, ...], tell: Tell | None) -> list[Encoded]:
         owners = tuple({id(item.sequence): item.sequence for item in items}.values())
-        pause = None if tell is None else lambda: self._decode_meanwhile(owners, len(items), tell)
+        pause = None if tell is None else lambda: self._decode_meanwhile(items, owners, tell)
         _charge(owners, Stage.QUEUE)
         encoded = self._runner.encode([item.unit for item in items], pause)
         _charge(owners, Stage.VISION_ENCODE)
-        self._pace.encoded(encoded[0].seconds)
+        self._pace.encoded(encoded[0].seconds, items[0].unit.num_tokens)
         return encoded
 
-    def _decode_meanwhile(self, owners: tuple[Sequence, ...], num_units: int, tell: Tell) -> None:
+    def _decode_meanwhile(self, items: tuple[EncodeItem, ...], owners: tuple[Sequence, ...], tell: Tell) -> None:
         """One token each, in the midst of the encoder's work for ``owners``, when it is time."""
         streams = self._scheduler.decoding()
-        if streams and self._pace.is_due(len(self._scheduler) - len(streams), num_units):
+        num_waiting = len(self._scheduler) - len(streams)
+        if streams and self._pace.is_due(num_waiting, len(items), items[0].unit.num_tokens):
             _charge(owners, Stage.VISION_ENCODE)
             self._decode(streams)
             tell(self._emit())
