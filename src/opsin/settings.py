@@ -169,7 +169,9 @@ class Settings(BaseModel):
         gt=1,
         description="tokens of prompt and output, 8k is 8000 and 8K 8192; default: the upstream's or the model's",
     )
-    mm_processor_kwargs: ProcessorKwargs = ProcessorKwargs()
+    mm_processor_kwargs: ProcessorKwargs = Field(
+        default=ProcessorKwargs(), description='what pictures may cost at most, as vLLM has it: {"max_pixels": 1000000}'
+    )
     chat_template: str | None = Field(
         default=None, description="a jinja file, or the template itself, in place of the model's own"
     )
@@ -186,7 +188,9 @@ class Settings(BaseModel):
         description="of the Redis server where gateways share limits, what is kept of pictures, and keys where they "
         "are asked to: redis://…, rediss://…, unix://…; needs pip install opsin[redis]",
     )
-    limits: Limits = NO_LIMITS
+    limits: Limits = Field(
+        default=NO_LIMITS, description='of every tenant, {"requests_per_minute": 60}; those of its key come first'
+    )
     gateway: GatewayConfig = GatewayConfig()
     media: MediaConfig = MediaConfig()
     cache: CacheConfig = CacheConfig()

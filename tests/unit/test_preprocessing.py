@@ -85,9 +85,9 @@ def test_the_command_overwrites_nothing_of_its_own_and_says_what_it_cannot_write
     told = capsys.readouterr()
     assert told.out == "a.opsin.jpeg\n"
     assert told.err.startswith("opsin: other/a.png: a.opsin.jpeg has just been written from another")
-    for folder, why in (("none", "No such file or directory"), ("a.png", "Not a directory")):
+    for folder in ("none", "a.png"):
         assert main(["preprocess", "a.png", "--output-dir", folder]) == 1
-        assert capsys.readouterr().err == f"opsin: a.png: {folder}/a.opsin.jpeg: {why}\n"
+        assert capsys.readouterr().err == f"opsin: --output-dir {folder}: there is no such folder\n"
 
 
 def test_the_command_reads_standard_input_and_of_what_has_no_end_no_more_than_it_may(

@@ -26,7 +26,7 @@ class CacheConfig(BaseModel):
     max_value_bytes: int = Field(default=32 * 2**20, ge=1)
     """A larger value is kept in memory only."""
     ttl_s: float = Field(default=3600.0, gt=0)
-    """After which what is kept goes."""
+    """Seconds after which what is kept goes."""
     url_ttl_s: float = Field(default=60.0, ge=0)
     """How long at most a picture from a URL is used without asking its server again; less where the server says so."""
     tombstone_ttl_s: float = Field(default=TOMBSTONE_TTL_S, gt=0)
@@ -35,7 +35,7 @@ class CacheConfig(BaseModel):
     redis_timeout_s: float = Field(default=0.5, gt=0)
     """For one call; Redis slower than that is a miss."""
     file_ttl_s: float = Field(default=24 * 3600.0, gt=0)
-    """After which an uploaded file goes, unless its upload asks for less."""
+    """Seconds after which an uploaded file goes, unless its upload asks for less."""
     file_bytes: int = Field(default=256 * 2**20, ge=0)
     """Of uploaded files in memory or on disk, all tenants together; one more is refused. 0: no uploads."""
     max_file_bytes_per_tenant: int = Field(default=128 * 2**20, ge=0)

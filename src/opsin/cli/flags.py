@@ -146,7 +146,8 @@ def _options(flag: Flag) -> dict[str, Any]:
 
 def _help(setting: Setting) -> str:
     default = setting.default
-    stated = "" if default in (None, (), "", False, {}) or setting.is_section else f" (default {default})"
+    shown = " ".join(map(str, cast("tuple[object, ...]", default))) if isinstance(default, tuple) else default
+    stated = "" if default in (None, (), "", False, {}) or setting.is_section else f" (default {shown})"
     return f"{setting.description}{stated}".replace("%", "%%")
 
 

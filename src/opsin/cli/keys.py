@@ -145,7 +145,7 @@ def _date(seconds: int) -> str:
 
 
 def _command(command: argparse.ArgumentParser, words: str) -> argparse.ArgumentParser:
-    command.usage = f"{command.prog} {words} [flags, see --help]"
+    command.usage = " ".join(filter(None, (command.prog, words, "[flags, see --help]")))
     command.allow_abbrev = False
     command.set_defaults(_parser=command)
     return command

@@ -129,7 +129,7 @@ def main(words: list[str] | None = None) -> int:
 
 def _command(command: argparse.ArgumentParser, words: str) -> argparse.ArgumentParser:
     """A command that knows its own flags. They have to be typed in full, so that new ones break nobody's scripts."""
-    command.usage = f"{command.prog} {words} [flags, see --help]"
+    command.usage = " ".join(filter(None, (command.prog, words, "[flags, see --help]")))
     command.allow_abbrev = False
     command.set_defaults(_parser=command)
     return command

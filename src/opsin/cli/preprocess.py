@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pybase64
 
-from opsin.core.errors import MediaError, MediaTooLarge
+from opsin.core.errors import ConfigError, MediaError, MediaTooLarge
 from opsin.preprocessing import ImagePreprocessor
 
 _STANDARD_INPUT = Path("-")
@@ -20,8 +20,10 @@ def add(command: argparse.ArgumentParser) -> None:
     command.add_argument("_files", nargs="+", type=Path, metavar="FILE", help="pictures; - is standard input")
     of_model = "both sides become multiples of its visual tokens (default 28)"
     command.add_argument("--model", dest="_model", metavar="MODEL", help=of_model)
-    command.add_argument("--max-side", dest="_max_side", type=int, default=None, metavar="N", help="default 2048")
-    command.add_argument("--min-side", dest="_min_side", type=int, default=28, metavar="N", help="default 28")
+    longest = "pixels of the longest side; larger pictures are scaled down (default 2048, or MAX_IMAGE_SIZE)"
+    shortest = "pixels of which neither side has fewer (default 28)"
+    command.add_argument("--max-side", dest="_max_side", type=int, default=None, metavar="N", help=longest)
+    command.add_argument("--min-side", dest="_min_side", type=int, default=28, metavar="N", help=shortest)
     formats = "jpeg:QUALITY or png (default jpeg:85)"
     command.add_argument("--format", dest="_format", default="jpeg:85", metavar="FORMAT", help=formats)
     command.add_argument("--redis-url", dest="_redis_url", metavar="URL", help="keep results there for an hour")
@@ -37,7 +39,7 @@ def add(command: argparse.ArgumentParser) -> None:
         type=Path,
         default=Path(),
         metavar="DIR",
-        help="for written files (default .)",
+        help="for written files, NAME.opsin.jpeg; it has to be there (default .)",
     )
 
 
@@ -45,8 +47,10 @@ def run(args: argparse.Namespace) -> int:
     """Returns 0 when all were made ready; says of each that was not why.
 
     Raises:
-        ConfigError: a value is wrong, or there is no such model.
+        ConfigError: a value is wrong, or there is no such model or folder.
     """
+    if not args._base64 and not args._folder.is_dir():
+        raise ConfigError(f"--output-dir {args._folder}: there is no such folder")
     failed, written = False, set[Path]()
     with ImagePreprocessor(
         args._max_side,

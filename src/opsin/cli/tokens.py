@@ -239,6 +239,8 @@ def _lines(told: _Told) -> list[str]:
         lines.append(f"does not fit: {count.refusal.message}")
     elif count.fits and count.max_model_len is not None:
         lines.append(f"fits into {count.max_model_len} tokens")
+    if count.images and count.image_tokens is None:
+        lines.append("not counted: the server does not know the model behind it, or that has not answered yet")
     lines += [f"warning: {warning.message}" for warning in count.warnings]
     if any(not image.exact and image.image_tokens is not None and image.turned is None for image in count.images):
         lines.append("an estimate: there is no rule for this model type")

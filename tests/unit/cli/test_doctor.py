@@ -14,6 +14,7 @@ import pytest
 from huggingface_hub import constants
 
 from opsin.cli.main import main
+from opsin.engine.local.quantized_linear import can_quantize
 from opsin.testing.scripted_upstream import ScriptedUpstream
 from opsin.testing.scripted_upstream import serve as scripted
 from tests.hubs import refusing_hub, serving_hub
@@ -103,6 +104,11 @@ def test_problems_are_found_at_once_and_fail(capsys: pytest.CaptureFixture[str])
     assert [finding["text"] for finding in found["model"]] == ["model ./absent: there is no such folder"]
     if sys.platform == "linux":
         assert "device 'mps' was asked for; this machine has" in found["engine"][0]["text"]
+
+
+def test_an_arithmetic_that_the_cpu_does_not_have_is_a_problem(capsys: pytest.CaptureFixture[str]) -> None:
+    found = findings(capsys, "--device", "cpu", "--vision-dtype", "int8", status=0 if can_quantize() else 1)
+    assert found["engine"][0]["text"].startswith("local: torch" if can_quantize() else "vision_dtype int8 needs")
 
 
 @pytest.fixture

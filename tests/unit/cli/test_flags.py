@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -196,4 +197,7 @@ def test_a_named_file_is_read(tmp_path: Path) -> None:
 def test_help_explains_every_flag(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main([*command.split(), "--help"])
-    assert "--revision" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "--revision" in told
+    assert not re.findall(r"^ +--\S+ JSON\n(?: +--|\n)", told, re.MULTILINE), "a flag without a word"
+    assert "ImageFormat" not in told

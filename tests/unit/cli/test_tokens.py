@@ -284,6 +284,8 @@ async def test_a_running_server_counts_by_its_own_model(capsys: pytest.CaptureFi
         answer = json.loads(capsys.readouterr().out)
         assert (answer["model"], answer["image_tokens"], answer["fits"]) == ("fake", None, None)
         assert (answer["images"][0]["picture"], answer["images"][0]["width"]) == (str(path("receipt")), 256)
+        assert await asyncio.to_thread(main, words[:-1]) == 0
+        assert "not counted: the server does not know the model behind it" in capsys.readouterr().out
         assert await asyncio.to_thread(main, [*words, "--model", "other"]) == 1
         assert "no such model" in capsys.readouterr().err
         assert await asyncio.to_thread(main, [*words, "--size", "5x5"]) == 1

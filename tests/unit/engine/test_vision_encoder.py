@@ -79,7 +79,8 @@ def test_int8_is_for_the_encoder_and_not_for_the_connector(caplog: pytest.LogCap
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_int8_that_the_machine_does_not_have_is_refused(device: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(vision_encoder, "can_quantize", lambda: device != "cpu")
-    with pytest.raises(ConfigError, match=f"int8 needs a CPU with VNNI instructions; the model runs on {device}"):
+    found = "this CPU has none" if device == "cpu" else "the model runs on cuda"
+    with pytest.raises(ConfigError, match=f"int8 needs a CPU with VNNI instructions, and {found}"):
         prepare(Whole(), "int8", torch.device(device), torch.bfloat16)
 
 

@@ -1,19 +1,20 @@
 """What this machine offers to the local engine: libraries, device, dtype, memory. Loads no model.
 
-Asked in a process of its own (``python -m opsin.engine.local.probe DEVICE DTYPE CHECKPOINT_DTYPE``), because a torch
-that does not fit the processor kills its process instead of raising an error.
+Asked in a process of its own (``python -m opsin.engine.local.probe DEVICE DTYPE VISION_DTYPE CHECKPOINT_DTYPE``),
+because a torch that does not fit the processor kills its process instead of raising an error.
 """
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from typing import cast
 
 import msgspec
 import psutil
 
 from opsin.core.errors import ConfigError, OpsinError
-from opsin.engine.local.config import LocalOptions
+from opsin.engine.local.config import LocalOptions, VisionDtype
 
 _TIMEOUT_S = 120.0
 
@@ -39,9 +40,10 @@ def probe(options: LocalOptions, checkpoint_dtype: str | None) -> Machine:
     """Asks; takes the seconds that importing torch and transformers takes.
 
     Raises:
-        ConfigError: the libraries are missing or broken, or the device is not there.
+        ConfigError: the libraries are missing or broken, the device is not there, or has no fast int8 if that is asked
+            for.
     """
-    words = [options.device, options.dtype, checkpoint_dtype or "float32"]
+    words = [options.device, options.dtype, options.vision_dtype, checkpoint_dtype or "float32"]
     try:
         answer = subprocess.run(  # noqa: S603 our own module
             [sys.executable, "-P", "-m", "opsin.engine.local.probe", *words],
@@ -60,10 +62,10 @@ def probe(options: LocalOptions, checkpoint_dtype: str | None) -> Machine:
 
 def main() -> None:
     """Prints a Machine or a refusal."""
-    device, dtype, checkpoint_dtype = sys.argv[1:]
+    device, dtype, vision_dtype, checkpoint_dtype = sys.argv[1:]
     answer: Machine | _Refusal
     try:
-        answer = _look(device, dtype, checkpoint_dtype)
+        answer = _look(device, dtype, cast("VisionDtype", vision_dtype), checkpoint_dtype)
     except ImportError as error:
         answer = _Refusal(f"the local engine needs torch and transformers: pip install 'opsin[local]' ({error})")
     except OpsinError as error:
@@ -71,13 +73,15 @@ def main() -> None:
     sys.stdout.buffer.write(msgspec.json.encode(answer))
 
 
-def _look(wanted_device: str, wanted_dtype: str, checkpoint_dtype: str) -> Machine:
+def _look(wanted_device: str, wanted_dtype: str, vision_dtype: VisionDtype, checkpoint_dtype: str) -> Machine:
     import torch
     import transformers
 
     from opsin.engine.local.loading import choose_device, choose_dtype
+    from opsin.engine.local.vision_encoder import require
 
     device = choose_device(wanted_device)
+    require(vision_dtype, device)
     dtype = choose_dtype(wanted_dtype, device, getattr(torch, checkpoint_dtype))
     memory = psutil.virtual_memory()
     free, total = torch.cuda.mem_get_info() if device == "cuda" else (memory.available, memory.total)

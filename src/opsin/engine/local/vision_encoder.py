@@ -40,19 +40,27 @@ class VisionArithmetic:
         return "int8" if self.is_int8 else str(self.dtype).removeprefix("torch.")
 
 
+def require(wanted: VisionDtype, device: str) -> None:
+    """Raises ConfigError where ``device``, such as ``cpu``, has no fast ``wanted``."""
+    if wanted != "int8" or (device == "cpu" and can_quantize()):
+        return
+    found = "this CPU has none" if device == "cpu" else f"the model runs on {device}"
+    raise ConfigError(f"vision_dtype int8 needs a CPU with VNNI instructions, and {found}")
+
+
 def prepare(model: Any, wanted: VisionDtype, device: torch.device, dtype: torch.dtype) -> VisionArithmetic:
     """Turns the encoder and its connector to ``wanted``; the text model, which runs in ``dtype``, stays as it is.
 
     Raises ConfigError where this machine has no fast int8.
     """
-    if wanted == "int8" and (device.type != "cpu" or not can_quantize()):
-        raise ConfigError(f"vision_dtype int8 needs a CPU with VNNI instructions; the model runs on {device.type}")
+    require(wanted, device.type)
     chosen = VisionArithmetic(_float_of(wanted, device, dtype), is_int8=wanted == "int8")
     for name, module in vision_parts(model):
         module.to(chosen.dtype)
         if device.type == "cpu":
             _let_channels_be_last(module)
-            logger.info("%d layers of %s stacked", stack_encoder(module), name)
+            if stacked := stack_encoder(module):
+                logger.info("%d layers of %s stacked", stacked, name)
         if chosen.is_int8 and name not in _CONNECTORS:
             logger.info("%d linear layers of %s in int8", quantize(module), name)
         elif device.type == "cpu" and chosen.dtype is torch.bfloat16 and can_pack():
