@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 from transformers import AutoModel, Cache, DynamicCache, Gemma3TextConfig, LlamaConfig, MistralConfig, Qwen2Config
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
 from opsin.engine.local import attention
 from opsin.engine.local.decoder_stack import DecoderStack, stack
@@ -83,3 +84,9 @@ def test_there_is_no_second_copy_of_the_weights():
     before = sum(parameter.numel() for parameter in text.parameters())
     stack(text)
     assert sum(parameter.numel() for parameter in text.parameters()) <= before
+
+
+def test_layers_of_a_checkpoints_own_code_stay_as_they_are(monkeypatch: pytest.MonkeyPatch):
+    text = model(KINDS["llama"])
+    monkeypatch.setattr(LlamaDecoderLayer, "__module__", "transformers_modules.somebody.modeling_llama")
+    assert stack(text) == 0

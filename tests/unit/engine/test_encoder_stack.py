@@ -11,6 +11,7 @@ from torch import nn
 from transformers import CLIPVisionConfig, CLIPVisionModel, SiglipVisionConfig, SiglipVisionModel
 from transformers.models.idefics3.configuration_idefics3 import Idefics3VisionConfig
 from transformers.models.idefics3.modeling_idefics3 import Idefics3VisionTransformer
+from transformers.models.siglip.modeling_siglip import SiglipEncoderLayer
 from transformers.models.smolvlm.configuration_smolvlm import SmolVLMVisionConfig
 from transformers.models.smolvlm.modeling_smolvlm import SmolVLMVisionTransformer
 
@@ -86,3 +87,9 @@ def test_weights_that_are_no_plain_linears_stay_the_librarys():
     layers[1].mlp.fc2 = Special(80, 48)
     assert stack_encoder(model) == 2
     assert sum(isinstance(module, EncoderLayer) for module in model.modules()) == 2
+
+
+def test_a_layer_of_that_name_in_a_checkpoints_own_code_stays_as_it_is(monkeypatch: pytest.MonkeyPatch):
+    model = encoder("siglip")
+    monkeypatch.setattr(SiglipEncoderLayer, "__module__", "transformers_modules.somebody.modeling_siglip")
+    assert stack_encoder(model) == 0

@@ -18,7 +18,7 @@ from torch.nn import functional
 from transformers import Cache
 
 from opsin.engine.local.attention import Mask, attend_causally
-from opsin.engine.local.linears import LinearThen, Then, activation_of, joined
+from opsin.engine.local.linears import LinearThen, Then, activation_of, is_librarys, joined
 
 logger = logging.getLogger(__name__)
 
@@ -137,6 +137,8 @@ def _is_like_llama(module: nn.Module) -> bool:
     """Of the kind, every layer looking at everything before it, weights plain, and gates opened by SiLU."""
     config, layers = getattr(module, "config", None), getattr(module, "layers", None)
     if getattr(config, "model_type", None) not in LIKE_LLAMA or not isinstance(layers, nn.ModuleList):
+        return False
+    if not all(map(is_librarys, layers)):
         return False
     kinds: set[str] = set(getattr(config, "layer_types", None) or ())
     looks_at_all = kinds <= {"full_attention"} and getattr(config, "sliding_window", None) is None

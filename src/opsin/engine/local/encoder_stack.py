@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from opsin.engine.local.linears import LinearThen, Then, activation_of, joined
+from opsin.engine.local.linears import LinearThen, Then, activation_of, is_librarys, joined
 
 LIKE_SIGLIP = frozenset({"CLIPEncoderLayer", "Idefics3EncoderLayer", "SiglipEncoderLayer", "SmolVLMEncoderLayer"})
 """Classes of layers that differ in nothing but sizes and the activation."""
@@ -63,4 +63,5 @@ def _fill(layer: Any, inside: EncoderLayer) -> None:
 
 def _is_like_siglip(module: nn.Module) -> bool:
     linears = [part for part in module.modules() if isinstance(part, nn.Linear)]
-    return type(module).__name__ in LIKE_SIGLIP and all(type(linear) is nn.Linear for linear in linears)
+    is_kind = type(module).__name__ in LIKE_SIGLIP and is_librarys(module)
+    return is_kind and all(type(linear) is nn.Linear for linear in linears)

@@ -100,6 +100,11 @@ def activation_of(module: nn.Module) -> Activation | None:
     return None
 
 
+def is_librarys(module: nn.Module) -> bool:
+    """Whether its class is one of Transformers', not one of the same name in code that a checkpoint brings along."""
+    return type(module).__module__.startswith("transformers.models.")
+
+
 def replace_linears(model: nn.Module, build: Callable[[nn.Linear, Then], nn.Module]) -> int:
     """Puts what ``build`` makes in the place of every plain Linear and of every ``LinearThen``; returns how many.
 
