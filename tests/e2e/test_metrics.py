@@ -35,6 +35,7 @@ async def test_two_new_pictures_one_repeated_one_refused(client: OpenAI, demo_ur
     assert values["vlm_active_image_count"] == 0
     assert values["vlm_kv_cache_image_tokens_ratio"] == 0
     assert values["opsin_model_load_seconds"] > 0
+    assert not [name for name in values if "_created" in name]
 
 
 async def test_gauges_move_while_a_request_runs(client: OpenAI, demo_url: str) -> None:

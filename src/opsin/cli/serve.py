@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
 import uvloop
+from prometheus_client import disable_created_metrics
 from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
@@ -51,6 +52,7 @@ def run(args: argparse.Namespace) -> int:
     for notice in startup.notices(configuration):
         logger.warning("%s", notice)
     keep_large_blocks()
+    disable_created_metrics()  # a second sample of every counter, which nobody charts
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_serve(configuration.settings, lambda: read(args)))
 
