@@ -57,6 +57,7 @@ SERVERS: dict[str, dict[str, str]] = {
     "slow to decode, one at a time": {**slow_decode(HOLD_TOKEN_S), "OPSIN_LOCAL__MAX_NUM_SEQS": "1"},
     SHORT_OF_MEMORY: {
         "OPSIN_INJECT_OUT_OF_MEMORY": json.dumps({"vision_encode": 1, "prefill": 1, "decode": 1}),
+        "OPSIN_LOCAL__MAX_NUM_ENCODER_TOKENS": "1",  # tile by tile: a batch that fails is tried again so
         "OPSIN_MEDIA__WORKER_MEMORY_BYTES": str(40 * 2**20),
     },
 }
