@@ -94,7 +94,7 @@ def encode(lab: Lab) -> list[Line]:
     lines: list[Line] = []
     for vision_dtype, product, target in asked:
         with lab.measured() as watch:
-            speed = isolated(encode_speed, lab.args.checkpoint, lab.args.threads, vision_dtype, (product,), 6)
+            speed = isolated(encode_speed, lab.args.checkpoint, lab.args.threads, vision_dtype, (product,), 12)
         reached, tile_ms = speed.ceilings[product], statistics.median(speed.tile_ms)
         floor_ms = lab.encoder.flops / reached * 1e3
         spread = f"{min(speed.tile_ms):.0f}–{max(speed.tile_ms):.0f}"
