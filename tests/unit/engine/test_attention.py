@@ -22,8 +22,8 @@ def test_many_tokens_behind_others_see_what_each_of_them_may(start: int, stop: i
     mask = chunk_mask(start, stop, torch.device("cpu"))
     summands = additive(mask, torch.float32)
     assert not isinstance(summands, dict)
-    given = (nn.Identity(), *tensors(start, stop), summands)
-    wanted, _ = attend(*given)
+    given = (*tensors(start, stop), summands)
+    wanted, _ = attend(nn.Identity(), *given)
     got = attend_causally(*given)
     assert got.shape == wanted.shape == (1, stop - start, HEADS, SIZE)
     assert torch.allclose(got, wanted, atol=1e-5)
@@ -33,14 +33,14 @@ def test_many_tokens_behind_others_see_what_each_of_them_may(start: int, stop: i
 def test_keys_that_no_query_of_a_block_may_see_are_left_out(monkeypatch: pytest.MonkeyPatch):
     seen: list[tuple[int, int]] = []
 
-    def watched(*given: torch.Tensor) -> tuple[torch.Tensor, None]:
-        _, query, key, _value, mask, _scaling = given
+    def watched(*given: torch.Tensor) -> torch.Tensor:
+        query, key, _value, mask, _scaling = given
         assert mask.shape[-2:] == (query.shape[2], key.shape[2])
         seen.append((query.shape[2], key.shape[2]))
-        return query.transpose(1, 2), None
+        return query.transpose(1, 2)
 
-    monkeypatch.setattr(attention, "attend", watched)
+    monkeypatch.setattr(attention, "_attended", watched)
     summands = additive(chunk_mask(100, 700, torch.device("cpu")), torch.float32)
     assert not isinstance(summands, dict)
-    attend_causally(nn.Identity(), *tensors(100, 700), summands)
+    attend_causally(*tensors(100, 700), summands)
     assert seen == [(256, 356), (256, 612), (88, 700)]

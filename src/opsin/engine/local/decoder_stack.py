@@ -66,7 +66,7 @@ class DecoderLayer(nn.Module):
         turned = torch.addcmul(turned * cos, turned.roll(self._head_size // 2, dims=-1), sin)
         query, key = turned[:, : -self._num_kv_heads], turned[:, -self._num_kv_heads :]
         keys, values = cache.update(key, heads[:, self._num_turned :], self._index)
-        attended = attend_causally(self, query, keys, values, cast("torch.Tensor | None", mask), self._scaling)
+        attended = attend_causally(query, keys, values, cast("torch.Tensor | None", mask), self._scaling)
         return attended.reshape(num, tokens, -1)
 
 
