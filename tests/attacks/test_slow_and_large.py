@@ -33,6 +33,7 @@ from opsin.testing.scripted_origin import (
 )
 from tests.attacks.fetching import DNS, HOME, OPEN, PNG, Clock, fetch, fetcher, refused
 from tests.certificates import certificate
+from tests.tries import tried
 
 ZEROS = b"\0" * (50 * 2**20)
 BOMB = gzip.compress(ZEROS, 1)
@@ -154,6 +155,7 @@ TIMED: dict[str, tuple[Mode, dict[str, Any], float]] = {
 
 @pytest.mark.timing
 @pytest.mark.parametrize("name", TIMED)
+@tried
 async def test_case_60_a_deadline_is_a_wall_clock(name: str) -> None:
     mode, limits, deadline_s = TIMED[name]
     async with serving(mode) as origin:
@@ -179,6 +181,7 @@ async def test_a_few_interim_answers_are_skipped() -> None:
 
 
 @pytest.mark.timing
+@tried
 async def test_case_60_a_name_that_hangs() -> None:
     dns = ScriptedDns(DNS, hanging=frozenset({"img.example"}))
     guarded = fetcher(80, lookup=dns, dns_timeout_s=0.3)
@@ -190,6 +193,7 @@ async def test_case_60_a_name_that_hangs() -> None:
 
 
 @pytest.mark.timing
+@tried
 async def test_case_60_a_listener_that_never_speaks_tls() -> None:
     with Canary(HOME) as silent:
         guarded = fetcher(silent.port, connect_timeout_s=0.3, **NO_LOOKUP)
@@ -201,6 +205,7 @@ async def test_case_60_a_listener_that_never_speaks_tls() -> None:
 
 
 @pytest.mark.timing
+@tried
 async def test_case_60_a_listener_that_never_accepts() -> None:
     with ExitStack() as held:
         full = held.enter_context(socket.socket())
@@ -219,6 +224,7 @@ async def test_case_60_a_listener_that_never_accepts() -> None:
 
 
 @pytest.mark.timing
+@tried
 async def test_case_60_redirects_share_one_clock() -> None:
     async def slow(writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(0.2)

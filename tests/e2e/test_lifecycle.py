@@ -39,7 +39,7 @@ def family(server: ServerProcess) -> list[psutil.Process]:
     return server.gateway().children(recursive=True)
 
 
-def check_gone(processes: list[psutil.Process], within_s: float) -> None:
+def check_gone(processes: list[psutil.Process], within_s: float = ENGINE_LEAVES_S) -> None:
     """Gone, or a zombie that nobody reaps, where PID 1 does not."""
     _, alive = psutil.wait_procs(processes, timeout=within_s)
     assert [process for process in alive if process.status() != psutil.STATUS_ZOMBIE] == []
@@ -85,7 +85,7 @@ async def test_sighup_reloads_and_sigterm_lets_a_stream_finish(tmp_path: Path) -
             with pytest.raises(aiohttp.ClientConnectionError):
                 await subject.answers_right(http)
         assert subject.server.wait() == 0
-        check_gone(children, within_s=1)
+        check_gone(children)
 
 
 async def test_what_is_not_finished_when_the_drain_ends_is_answered(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ async def stopped_in_the_middle(subject: Subject, stop: Callable[[], None]) -> l
         stop()
         replies = list(await asyncio.wait_for(asyncio.gather(stream, waiting, uploading), 30))
     assert subject.server.wait(ENGINE_LEAVES_S) == 0
-    check_gone(children, within_s=1)
+    check_gone(children)
     return replies
 
 
@@ -146,7 +146,7 @@ async def test_sigkill_of_the_gateway_leaves_nothing(tmp_path: Path) -> None:
             await until_decoding(subject)
             server.signal(signal.SIGKILL)
             assert server.wait() == -signal.SIGKILL
-            check_gone(children, within_s=5)
+            check_gone(children)
             with pytest.raises(aiohttp.ClientError):
                 await request
     assert left_in(tmp_path) == []
@@ -232,7 +232,7 @@ async def test_sigterm_while_loading_ends_at_once(tmp_path: Path) -> None:
         children = family(server)
         server.signal(signal.SIGTERM)
         assert server.wait(ENGINE_LEAVES_S) == 0
-        check_gone(children, within_s=1)
+        check_gone(children)
     assert left_in(tmp_path) == []
 
 
@@ -243,7 +243,7 @@ async def test_an_engine_that_dies_while_loading_ends_the_start(tmp_path: Path) 
         for engine in server.engines():
             engine.kill()
         assert server.wait(ENGINE_LEAVES_S) == 1
-        check_gone(children, within_s=1)
+        check_gone(children)
     assert "opsin: the engine process died while loading" in server.log
     assert left_in(tmp_path) == []
 

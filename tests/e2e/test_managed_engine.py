@@ -54,7 +54,7 @@ async def test_slow_start_log_answer_and_clean_end(tmp_path: Path) -> None:
         assert len(scripted(server)) == 2
         server.signal(signal.SIGTERM)
         assert server.wait() == 0
-        check_gone(children, within_s=1)
+        check_gone(children)
     assert "vllm is starting: waiting for its list of models" in reasons
     assert not any("scripted" in reason for reason in reasons)  # its log is the operator's
     assert "opsin.engine.managed.engine vllm | scripted engine" in server.log
@@ -98,7 +98,7 @@ async def test_sigterm_while_it_starts_ends_at_once(tmp_path: Path) -> None:
         children = family(server)
         server.signal(signal.SIGTERM)
         assert server.wait(30) == 0
-        check_gone(children, within_s=1)
+        check_gone(children)
 
 
 def test_the_command_is_printed_without_the_program(capsys: pytest.CaptureFixture[str]) -> None:

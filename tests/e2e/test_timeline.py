@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterator
 from contextlib import ExitStack
 
@@ -13,6 +12,7 @@ from opsin.demo.scenes import random_objects
 from opsin.testing.server_process import ServerProcess
 from tests.conftest import ONE_THREAD, client_of
 from tests.e2e.asking import about, complete, fresh_rng
+from tests.tries import TRIES
 
 pytestmark = pytest.mark.timing
 
@@ -29,20 +29,33 @@ TOLERANCE_MS = 60.0
 REQUESTS = 5
 
 
-def _medians(url: str) -> dict[str, float]:
-    """Median per stage over some requests of one new picture and two tokens each, after a warm-up.
+class Asked:
+    """One server, and the shortest time of each stage over all requests so far: what is more is the machine's doing."""
 
-    Of one tile each: of several some may be known from the pictures before, and what is known is not delayed.
-    """
-    rng = fresh_rng()
-    timelines: list[dict[str, float]] = []
-    with client_of(url) as client:
-        for _ in range(REQUESTS + 1):
-            messages = about([random_objects(rng)], "What shape is it?", detail="low")
-            completion = complete(client, messages, max_tokens=2, extra_body={"ignore_eos": True})
-            timelines.append(completion.opsin["timeline"])
-    stages = [name for name in timelines[0] if name.endswith("_ms")]
-    return {name: statistics.median(line[name] for line in timelines[1:]) for name in stages}
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._rng = fresh_rng()
+        self.shortest_ms: dict[str, float] = {}
+        self._ask(1)  # a warm-up
+        self.shortest_ms.clear()
+
+    def again(self) -> dict[str, float]:
+        """The times after some more requests."""
+        self._ask(REQUESTS)
+        return self.shortest_ms
+
+    def _ask(self, num_requests: int) -> None:
+        """Of one new picture and two tokens each.
+
+        Of one tile each: of several some may be known from the pictures before, and what is known is not delayed.
+        """
+        with client_of(self._url) as client:
+            for _ in range(num_requests):
+                messages = about([random_objects(self._rng)], "What shape is it?", detail="low")
+                completion = complete(client, messages, max_tokens=2, extra_body={"ignore_eos": True})
+                for name, ms in completion.opsin["timeline"].items():
+                    if name.endswith("_ms"):
+                        self.shortest_ms[name] = min(ms, self.shortest_ms.get(name, ms))
 
 
 @pytest.fixture(scope="module")
@@ -59,9 +72,21 @@ def urls() -> Iterator[list[str]]:
 
 
 def test_delays_show_up_where_they_were_put(urls: list[str]) -> None:
-    baseline, slowed = map(_medians, urls)
+    baseline, slowed = map(Asked, urls)
+    wrong = list[str]()
+    for _ in range(TRIES):
+        wrong.append(_what_is_wrong(baseline.again(), slowed.again()))
+        if not wrong[-1]:
+            return
+    pytest.fail(f"wrong in each of {TRIES} tries: {wrong}")
+
+
+def _what_is_wrong(baseline: dict[str, float], slowed: dict[str, float]) -> str:
+    """The stages that did not grow by what was put into them; empty where all did."""
     grown = {name: slowed[name] - baseline[name] for name in baseline if name != "total_ms"}
     expected = {f"{stage}_ms": ms for stage, ms in INJECTED_MS.items()}
-    assert grown == pytest.approx({name: expected.get(name, 0.0) for name in grown}, abs=TOLERANCE_MS)
     assert expected.keys() <= grown.keys()
-    assert baseline["unattributed_ms"] < 0.2 * baseline["total_ms"] + 5
+    off = {name: ms for name, ms in grown.items() if abs(ms - expected.get(name, 0.0)) > TOLERANCE_MS}
+    if baseline["unattributed_ms"] >= 0.2 * baseline["total_ms"] + 5:
+        off["unattributed_ms"] = baseline["unattributed_ms"]
+    return f"grown by {off}" if off else ""

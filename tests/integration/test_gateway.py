@@ -153,7 +153,7 @@ async def _read_some(served: Served, stream: bool) -> None:
 async def test_one_request_more_than_the_limit_is_refused_and_told_when_to_return() -> None:
     async with gateway(gateway={"max_requests": 1}, fake={"ttft_s": 1.0}) as served:
         first = asyncio.create_task(served.chat())
-        await asyncio.sleep(0.3)
+        await served.until_running(1)
         async with served.http.post(f"{served.url}/v1/chat/completions", data=text_body()) as response:
             assert response.status == 503
             assert response.headers["x-should-retry"] == "true"

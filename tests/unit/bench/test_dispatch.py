@@ -12,6 +12,7 @@ import pytest
 from opsin.bench.dispatch import play
 from opsin.bench.messages import Job, Level
 from opsin.bench.record import Kind
+from tests.tries import tried
 
 MS = 1_000_000
 
@@ -63,6 +64,7 @@ async def test_a_closed_loop_keeps_so_many_in_flight() -> None:
     assert [asked[0] for asked in recorder.asked] == list(range(20))
 
 
+@tried
 async def test_a_closed_loop_starts_nothing_after_its_time() -> None:
     stop = time.monotonic_ns() + 50 * MS
     recorder = await played(Recorder(0.02), jobs=jobs(1000), concurrency=1, stop_ns=stop)
@@ -70,6 +72,7 @@ async def test_a_closed_loop_starts_nothing_after_its_time() -> None:
     assert all(at < stop + 5 * MS for *_, at in recorder.asked)
 
 
+@tried
 async def test_an_open_loop_does_not_wait_for_answers() -> None:
     due_ms = [0, 5, 10, 15, 20]
     recorder = await played(Recorder(0.2), jobs=jobs(5, due_ms))
@@ -77,6 +80,7 @@ async def test_an_open_loop_does_not_wait_for_answers() -> None:
     assert [due for _, due, _ in recorder.asked] == [recorder.asked[0][1] + ms * MS for ms in due_ms]
 
 
+@tried
 async def test_delays_do_not_add_up() -> None:
     """200 arrivals, 1 ms apart: with relative sleeps each late one would move all that follow."""
     recorder = await played(Recorder(), jobs=jobs(200, list(range(200))))
@@ -85,11 +89,13 @@ async def test_delays_do_not_add_up() -> None:
     assert sorted(lateness)[100] < 50 * MS
 
 
+@tried
 async def test_probes_come_for_as_long_as_the_load_lasts() -> None:
     recorder = await played(Recorder(0.1), jobs=jobs(1), concurrency=1, probes=jobs(2), probe_gap_ns=20 * MS)
     assert 3 <= len(recorder.asked) + len(recorder.skipped) <= 8
 
 
+@tried
 async def test_probes_do_not_pile_up() -> None:
     recorder = await played(Recorder(0.2), jobs=jobs(1), concurrency=1, probes=jobs(9), probe_gap_ns=10 * MS)
     assert recorder.most_at_once == 1 + 4

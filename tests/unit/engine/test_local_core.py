@@ -478,7 +478,7 @@ def test_the_time_of_those_who_decode_meanwhile_is_none_of_the_encoder():
     bench.runner.decode = slow
     while not (ended := [one for one in bench.core.step(lambda early: None).ended if one.request_id == "picture"]):
         pass
-    assert ended[0].stages_s[Stage.VISION_ENCODE] < 0.1
+    assert ended[0].stages_s[Stage.VISION_ENCODE] < 0.3  # with their time 0.6 at least; a busy machine takes some
     assert ended[0].stages_s[Stage.QUEUE] > 0.6
 
 

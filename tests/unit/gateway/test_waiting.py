@@ -16,6 +16,7 @@ from opsin.gateway.closing import Closing
 from opsin.gateway.deadline import Deadline
 from opsin.gateway.presence import Presence
 from opsin.gateway.relay import Relay, Silence
+from tests.tries import tried
 
 
 class Source:
@@ -48,6 +49,7 @@ async def test_what_is_in_time_passes() -> None:
     assert source.closed
 
 
+@tried
 async def test_the_deadline_takes_the_place_of_the_next_event_and_closes_the_source() -> None:
     source = Source(0, 30)
     seen: list[int | Silence] = []
@@ -119,6 +121,7 @@ async def test_a_closing_server_ends_the_waits_of_now_and_those_to_come() -> Non
     assert await deadline.later(1).within(asyncio.sleep(0.01, "its last words")) == "its last words"
 
 
+@tried
 async def test_silence_is_told_and_the_wait_goes_on() -> None:
     source = Source(0, 0.35, 0)
     events = await read(relay(source, interval_s=0.1))

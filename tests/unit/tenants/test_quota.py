@@ -18,6 +18,7 @@ from opsin.tenants import quota
 from opsin.tenants.quota import Meter, Quotas, SharedQuotas, Window, WindowQuotas
 from opsin.tenants.redis import connect
 from tests.redis_server import RedisServer, needs_redis, redis_server
+from tests.tries import tried
 
 TOKENS = Meter.IMAGE_TOKENS
 
@@ -103,6 +104,7 @@ async def test_gateways_share_a_counter_and_count_alone_while_redis_is_slow_or_g
 
 
 @needs_redis
+@tried
 async def test_while_redis_hangs_one_at_a_time_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quota, "_RETRY_REDIS_S", 0.1)
     with redis_server() as server:
