@@ -50,16 +50,14 @@ def main() -> None:
 def _step_ms(runner: TransformersRunner, batch: int, context: int, steps: int) -> tuple[float, float]:
     sequences = [_sequence(index, context) for index in range(batch)]
     for sequence in sequences:
-        token = runner.prefill(PrefillChunk(sequence, 0, context))
-        assert token is not None
-        _append(sequence, token)
+        _append(sequence, runner.forward((PrefillChunk(sequence, 0, context),), ())[sequence.id])
     times: list[float] = []
     for _ in range(steps + 3):
         started = time.perf_counter()
-        tokens = runner.decode(sequences)
+        tokens = runner.forward((), sequences)
         times.append((time.perf_counter() - started) * 1000)
-        for sequence, token in zip(sequences, tokens, strict=True):
-            _append(sequence, token)
+        for sequence in sequences:
+            _append(sequence, tokens[sequence.id])
     for sequence in sequences:
         runner.release(sequence)
     return statistics.median(times[3:]), min(times[3:])

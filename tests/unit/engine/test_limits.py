@@ -22,7 +22,7 @@ def loaded(device: str = "cpu", free_bytes: int = 10**6) -> LoadedModel:
 
 def test_small_steps_on_a_cpu():
     cpu, cuda = limits_for(config(), loaded()), limits_for(config(), loaded("cuda"))
-    assert (cpu.max_num_batched_tokens, cpu.max_num_tokens_beside_decode) == (2048, 192)
+    assert (cpu.max_num_batched_tokens, cpu.max_num_tokens_beside_decode) == (2048, 224)
     assert (cpu.max_num_encoder_tokens, cpu.max_num_encoder_units) == (512, 2)
     assert cuda.max_num_encoder_units is None
     assert {cuda.max_num_batched_tokens, cuda.max_num_tokens_beside_decode, cuda.max_num_encoder_tokens} == {4096}

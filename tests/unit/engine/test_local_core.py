@@ -34,6 +34,8 @@ class ScriptedRunner:
         self.encoded: list[str] = []
         self.prefilled: list[tuple[str, int, int]] = []
         self.decoded: list[list[str]] = []
+        self.packs = False
+        self.forwards: list[tuple[int, int]] = []
         self.preempted: list[str] = []
         self.released: list[str] = []
         self.error: BaseException | None = None
@@ -63,19 +65,20 @@ class ScriptedRunner:
         self.peak += 100
         return [Encoded(Features(name, 10, self.num_features), 1, 0.25) for name in names]
 
-    def prefill(self, chunk: PrefillChunk) -> int | None:
-        sequence = chunk.sequence
-        self._maybe_fail(Stage.PREFILL, [sequence.id])
-        for part in sequence.features_between(chunk.start, chunk.stop):
-            assert part.features.value
-        self.prefilled.append((sequence.id, chunk.start, chunk.stop))
-        return self._next(sequence) if chunk.is_last else None
-
-    def decode(self, sequences: Seq[Sequence]) -> list[int]:
-        self.clock += 0.1
-        self._maybe_fail(Stage.DECODE, [sequence.id for sequence in sequences])
-        self.decoded.append([sequence.id for sequence in sequences])
-        return [self._next(sequence) for sequence in sequences]
+    def forward(self, chunks: Seq[PrefillChunk], sequences: Seq[Sequence]) -> dict[str, int]:
+        assert self.packs or len(chunks) + bool(sequences) == 1
+        self._maybe_fail(Stage.PREFILL, [chunk.sequence.id for chunk in chunks])
+        if sequences:
+            self.clock += 0.1
+            self._maybe_fail(Stage.DECODE, [sequence.id for sequence in sequences])
+            self.decoded.append([sequence.id for sequence in sequences])
+        for chunk in chunks:
+            for part in chunk.sequence.features_between(chunk.start, chunk.stop):
+                assert part.features.value
+            self.prefilled.append((chunk.sequence.id, chunk.start, chunk.stop))
+        self.forwards.append((len(chunks), len(sequences)))
+        chosen = [chunk.sequence for chunk in chunks if chunk.is_last] + list(sequences)
+        return {sequence.id: self._next(sequence) for sequence in chosen}
 
     def save(self, sequence: Sequence) -> SavedKv:
         if self.fails_to_save:
@@ -386,6 +389,37 @@ def test_sequences_of_different_length_share_a_decode_step():
     assert len(bench.runner.decoded) == 3
 
 
+def test_prompts_and_streams_are_one_forward_where_the_runner_packs():
+    bench = Bench(max_num_seqs=3)
+    bench.runner.packs = True
+    bench.core.submit(submit("stream"))
+    bench.core.step()
+    for name in ("one", "two"):
+        bench.core.submit(submit(name))
+    tokens = [(token.request_id, token.token_id) for token in bench.core.step().tokens]
+    assert bench.runner.forwards == [(1, 0), (2, 1)]
+    assert sorted(tokens) == [("one", 10), ("stream", 11), ("two", 10)]
+
+
+def test_no_memory_for_all_at_once_costs_nobody_anything():
+    bench = Bench(max_num_seqs=3)
+    bench.runner.packs = True
+    bench.core.submit(submit("stream"))
+    bench.core.step()
+    bench.core.submit(submit("one"))
+    forward = bench.runner.forward
+
+    def only_one(chunks: Seq[PrefillChunk], sequences: Seq[Sequence]) -> dict[str, int]:
+        if chunks and sequences:
+            raise OutOfMemory
+        return forward(chunks, sequences)
+
+    bench.runner.forward = only_one
+    output = bench.run()
+    assert {ended.request_id: ended.completion_tokens for ended in output.ended} == {"stream": 4, "one": 4}
+    assert bench.runner.preempted == []
+
+
 def test_a_request_joins_while_another_decodes():
     bench = Bench(num_tokens=10, max_num_seqs=2)
     bench.core.submit(submit("one"))
@@ -469,13 +503,13 @@ def test_nobody_decodes_meanwhile_beyond_the_kv_cache():
 
 def test_the_time_of_those_who_decode_meanwhile_is_none_of_the_encoder():
     bench = beside_a_stream(num_breaks=3)
-    decode = bench.runner.decode
+    forward = bench.runner.forward
 
-    def slow(sequences: Seq[Sequence]) -> list[int]:
-        time.sleep(0.1)
-        return decode(sequences)
+    def slow(chunks: Seq[PrefillChunk], sequences: Seq[Sequence]) -> dict[str, int]:
+        time.sleep(0.1 if sequences else 0)
+        return forward(chunks, sequences)
 
-    bench.runner.decode = slow
+    bench.runner.forward = slow
     while not (ended := [one for one in bench.core.step(lambda early: None).ended if one.request_id == "picture"]):
         pass
     assert ended[0].stages_s[Stage.VISION_ENCODE] < 0.3  # with their time 0.6 at least; a busy machine takes some
@@ -581,9 +615,11 @@ def test_no_memory_to_decode_costs_nobody_anything_but_time():
     assert [ended.completion_tokens for ended in bench.run().ended] == [4, 4]
 
 
+@pytest.mark.parametrize("packs", [False, True])
 @pytest.mark.parametrize("stage", [Stage.VISION_ENCODE, Stage.PREFILL, Stage.DECODE])
-def test_a_bug_in_a_batch_costs_only_its_cause(stage: Stage):
+def test_a_bug_in_a_batch_costs_only_its_cause(stage: Stage, packs: bool):
     bench = Bench(max_num_seqs=3, max_num_encoder_tokens=10)
+    bench.runner.packs = packs
     bench.runner.error, bench.runner.fails_in = KeyError("bug"), stage
     bench.runner.fails_for = "y" if stage is Stage.VISION_ENCODE else "two"
     for name, tile in (("one", "x"), ("two", "y"), ("three", "z")):

@@ -1,4 +1,4 @@
-"""The engine's step: schedule → encode → prefill → decode → emit.
+"""The engine's step: schedule → encode → prefill → decode → emit, the two in the middle together where the model can.
 
 Keeps the books of every request: admission, features, tokens, finish reasons, stage times, errors. Knows no torch (the
 runner is given), no process and no socket.
@@ -113,8 +113,7 @@ class EngineCore:
         work = self._scheduler.schedule()
         self._preempt(work.preempt)
         self._encode(work.encode, tell if work.decode else None)
-        self._prefill(work.prefill)
-        self._decode(self._scheduler.decoding() if work.decode and work.encode else work.decode)
+        self._generate(work.prefill, self._scheduler.decoding() if work.decode and work.encode else work.decode)
         return self._emit()
 
     def stats(self) -> CoreStats:
@@ -204,21 +203,48 @@ class EngineCore:
                 self._feature_cache.store(sequence.id, sequence.scope, unit_key, features, holders)
                 stored = True
 
-    def _prefill(self, chunks: tuple[PrefillChunk, ...]) -> None:
+    def _generate(self, chunks: tuple[PrefillChunk, ...], streams: tuple[Sequence, ...]) -> None:
+        """Prompts go on and streams get a token each: in one forward, or each alone where that fails."""
+        is_one = self._runner.packs and len(chunks) + bool(streams) > 1
+        if is_one and self._generate_together(chunks, streams):
+            return
         for chunk in chunks:
-            self._guarded(chunk.sequence, lambda chunk=chunk: self._prefill_chunk(chunk))
+            self._guarded(chunk.sequence, lambda chunk=chunk: self._prefill(chunk))
+        self._decode(streams)
 
-    def _prefill_chunk(self, chunk: PrefillChunk) -> None:
+    def _generate_together(self, chunks: tuple[PrefillChunk, ...], streams: tuple[Sequence, ...]) -> bool:
+        """Whether that went well; a step that decodes and more still bounds what decoding takes."""
+        _begin(chunks)
+        started = self._now()
+        try:
+            tokens = self._runner.forward(chunks, streams)
+        except Exception as error:
+            logger.warning(
+                "%d prompts and %d streams failed (%s); one by one now", len(chunks), len(streams), type(error).__name__
+            )
+            return False
+        for chunk in chunks:
+            self._guarded(chunk.sequence, lambda chunk=chunk: self._go_on(chunk, tokens))
+        for sequence in streams:
+            self._advance(sequence, tokens)
+        if streams:
+            self._pace.decoded(started)
+        return True
+
+    def _prefill(self, chunk: PrefillChunk) -> None:
+        _begin((chunk,))
+        self._go_on(chunk, self._runner.forward((chunk,), ()))
+
+    def _go_on(self, chunk: PrefillChunk, tokens: dict[str, int]) -> None:
+        """Behind a chunk that is in the KV cache."""
         sequence = chunk.sequence
-        sequence.clock.charge(Stage.DECODE if sequence.output_ids else Stage.QUEUE)
-        token = self._runner.prefill(chunk)
         sequence.clock.charge(Stage.DECODE if sequence.output_ids else Stage.PREFILL)
         if not sequence.output_ids:
             sequence.num_cached = sequence.skipped
         sequence.num_computed = chunk.stop
-        if token is not None:
+        if chunk.is_last:
             sequence.drop_pixels()
-            self._append(sequence, token)
+            self._append(sequence, tokens[sequence.id])
 
     def _decode(self, sequences: tuple[Sequence, ...]) -> None:
         """One token each."""
@@ -231,25 +257,25 @@ class EngineCore:
         """When there is no memory, the youngest makes room; after any other error, one by one."""
         if len(sequences) > 1:
             try:
-                tokens = self._runner.decode(sequences)
+                tokens = self._runner.forward((), sequences)
             except (OutOfMemory, MemoryError):
                 return self._preempt(sequences[-1:])
             except Exception as error:
                 logger.warning("decoding %d sequences failed (%s)", len(sequences), type(error).__name__)
             else:
-                for sequence, token in zip(sequences, tokens, strict=True):
-                    self._advance(sequence, token)
+                for sequence in sequences:
+                    self._advance(sequence, tokens)
                 return None
         for sequence in sequences:
             self._guarded(
-                sequence, lambda sequence=sequence: self._advance(sequence, *self._runner.decode((sequence,)))
+                sequence, lambda sequence=sequence: self._advance(sequence, self._runner.forward((), (sequence,)))
             )
         return None
 
-    def _advance(self, sequence: Sequence, token: int) -> None:
+    def _advance(self, sequence: Sequence, tokens: dict[str, int]) -> None:
         sequence.clock.charge(Stage.DECODE)
         sequence.num_computed += 1
-        self._append(sequence, token)
+        self._append(sequence, tokens[sequence.id])
 
     def _append(self, sequence: Sequence, token: int) -> None:
         sequence.output_ids.append(token)
@@ -395,6 +421,11 @@ def _check_features(item: EncodeItem, encoded: Encoded) -> None:
         counts = fields(planned=item.unit.num_tokens, encoded=encoded.features.num_tokens, tiles=encoded.num_tiles)
         logger.error("the encoder does not match the plan %s %s", fields(request_id=item.sequence.id), counts)
         raise EngineFault("the encoder's features do not match the prompt")
+
+
+def _begin(chunks: Seq[PrefillChunk]) -> None:
+    for sequence in (chunk.sequence for chunk in chunks):
+        sequence.clock.charge(Stage.DECODE if sequence.output_ids else Stage.QUEUE)
 
 
 def _charge(sequences: Seq[Sequence], stage: Stage) -> None:

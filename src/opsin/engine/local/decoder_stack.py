@@ -19,6 +19,7 @@ from transformers import Cache
 
 from opsin.engine.local.attention import Mask, attend_causally
 from opsin.engine.local.linears import LinearThen, Then, activation_of, is_librarys, joined
+from opsin.engine.local.slot_views import PackedView
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +66,10 @@ class DecoderLayer(nn.Module):
         turned = heads[:, : self._num_turned]
         turned = torch.addcmul(turned * cos, turned.roll(self._head_size // 2, dims=-1), sin)
         query, key = turned[:, : -self._num_kv_heads], turned[:, -self._num_kv_heads :]
-        keys, values = cache.update(key, heads[:, self._num_turned :], self._index)
+        value = heads[:, self._num_turned :]
+        if isinstance(cache, PackedView):
+            return cache.attended(self._index, query, key, value, self._scaling)
+        keys, values = cache.update(key, value, self._index)
         attended = attend_causally(query, keys, values, cast("torch.Tensor | None", mask), self._scaling)
         return attended.reshape(num, tokens, -1)
 

@@ -32,6 +32,11 @@ class FaultyRunner:
         self._step_delay_s = step_delay_s
         self._out_of_memory = dict(out_of_memory)
 
+    @property
+    def packs(self) -> bool:
+        """See Runner."""
+        return self._runner.packs
+
     def load(self, progress: Callable[[str], None]) -> LoadedModel:
         """See Runner."""
         return self._runner.load(progress)
@@ -49,16 +54,14 @@ class FaultyRunner:
             for encoded, share in zip(self._runner.encode(units, pause), shares, strict=True)
         ]
 
-    def prefill(self, chunk: PrefillChunk) -> int | None:
+    def forward(self, chunks: Seq[PrefillChunk], sequences: Seq[Sequence]) -> dict[str, int]:
         """See Runner."""
-        self._meet(Stage.PREFILL, chunk.is_last)
-        return self._runner.prefill(chunk)
-
-    def decode(self, sequences: Seq[Sequence]) -> list[int]:
-        """See Runner."""
-        time.sleep(self._step_delay_s)
-        self._meet(Stage.DECODE, any(len(one.output_ids) == 1 for one in sequences))  # the first token is prefill's
-        return self._runner.decode(sequences)
+        for chunk in chunks:
+            self._meet(Stage.PREFILL, chunk.is_last)
+        if sequences:
+            time.sleep(self._step_delay_s)
+            self._meet(Stage.DECODE, any(len(one.output_ids) == 1 for one in sequences))  # the first token is prefill's
+        return self._runner.forward(chunks, sequences)
 
     def save(self, sequence: Sequence) -> SavedKv:
         """See Runner."""

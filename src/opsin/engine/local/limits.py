@@ -17,7 +17,7 @@ def limits_for(config: LocalEngineConfig, loaded: LoadedModel) -> Limits:
 
     Measured on a Xeon with AMX, SmolVLM-256M's shape, two threads, bfloat16: a tile takes 184 ms alone, 150 by two, 152
     by four and 220 of 17, and 1,165 positions take 0.45 s by 256 and 0.31 s at once, because attention to what was
-    before needs a mask. The last 256 of them take 135 ms, which with a decode step was more than a tile.
+    before needs a mask. The last 256 of them take 135 ms, which was more than a tile; two prompts with a tile each fit.
 
     Raises:
         ConfigError: ``kv_cache_memory_bytes`` does not hold one sequence of ``max_model_len``.
@@ -27,7 +27,7 @@ def limits_for(config: LocalEngineConfig, loaded: LoadedModel) -> Limits:
     return Limits(
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=budget,
-        max_num_tokens_beside_decode=min(budget, 192) if on_cpu else budget,
+        max_num_tokens_beside_decode=min(budget, 224) if on_cpu else budget,
         max_num_encoder_tokens=config.max_num_encoder_tokens or (512 if on_cpu else 4096),
         max_num_encoder_units=2 if on_cpu else None,
         kv_capacity_tokens=_kv_capacity_tokens(config, loaded),

@@ -43,13 +43,14 @@ class Model(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A model on its device."""
+    """A model on its device. It ``packs`` if its text model takes several prompts in one row, see ``PackedView``."""
 
     model: Model
     device: torch.device
     dtype: torch.dtype
     vision: VisionArithmetic
     memory_share: float | None
+    packs: bool
 
     @property
     def kv_bytes_per_token(self) -> int:
@@ -78,8 +79,8 @@ def load(config: LocalEngineConfig) -> Loaded:
     dtype = choose_dtype(config.dtype, device.type, _dtype_of(checkpoint))
     is_quantized = _is_quantized(checkpoint)
     model = _load_model(config, device, dtype, is_quantized=is_quantized)
-    vision = _prepare(model, config, device, dtype, is_quantized=is_quantized)
-    return Loaded(model, device, dtype, vision, config.gpu_memory_utilization)
+    vision, is_stacked = _prepare(model, config, device, dtype, is_quantized=is_quantized)
+    return Loaded(model, device, dtype, vision, config.gpu_memory_utilization, packs=is_stacked)
 
 
 def _limit_memory(share: float | None, device: torch.device) -> None:
@@ -127,17 +128,18 @@ def _load_model(config: LocalEngineConfig, device: torch.device, dtype: torch.dt
 
 def _prepare(
     model: Model, config: LocalEngineConfig, device: torch.device, dtype: torch.dtype, *, is_quantized: bool
-) -> VisionArithmetic:
-    """Raises ConfigError. A checkpoint that is quantized stays as it is."""
+) -> tuple[VisionArithmetic, bool]:
+    """And whether the decoder layers are a stack. Raises ConfigError. A checkpoint that is quantized stays as it is."""
     if is_quantized:
         if config.vision_dtype != "auto":
             raise ConfigError(f"vision_dtype {config.vision_dtype} is not for a checkpoint that is quantized itself")
-        return VisionArithmetic(dtype)
+        return VisionArithmetic(dtype), False
     vision = vision_encoder.prepare(model, config.vision_dtype, device, dtype)
-    logger.info("%d decoder layers stacked", decoder_stack.stack(cast("nn.Module", model)))
+    num_stacked = decoder_stack.stack(cast("nn.Module", model))
+    logger.info("%d decoder layers stacked", num_stacked)
     if device.type == "cpu" and dtype is torch.bfloat16 and can_pack():
         logger.info("%d linear layers packed", pack(cast("nn.Module", model)))
-    return vision
+    return vision, num_stacked > 0
 
 
 def choose_device(wanted: str) -> str:

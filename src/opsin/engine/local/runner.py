@@ -1,7 +1,8 @@
 """The model itself, through Transformers: with the files behind it, all of the engine that touches the device.
 
-Prefill runs one sequence's chunk on that sequence's row of the slot cache; decode runs one token of every sequence at
-once, over the rows as they lie. Knows no queue and no socket.
+Prefill runs a chunk of a sequence on that sequence's row of the slot cache; decode runs one token of every sequence at
+once, over the rows as they lie; where the text model allows it, all of them are one forward, so that the weights are
+read once (``docs/adr/0010``). Knows no queue and no socket.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import time
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any, cast
 
 import torch
@@ -28,7 +30,7 @@ from opsin.engine.local.runner_api import Encoded, LoadedModel, SavedKv
 from opsin.engine.local.sampler import Sampler
 from opsin.engine.local.scheduler import PrefillChunk
 from opsin.engine.local.sequence import Sequence, Slice, Unit
-from opsin.engine.local.slot_views import ChunkView, TokenView
+from opsin.engine.local.slot_views import ChunkView, PackedView, Part, TokenView
 from opsin.engine.local.slots import Layers, SlotCache
 from opsin.engine.local.threads import default_threads
 from opsin.engine.local.vision_encoder import vision_layers
@@ -42,6 +44,16 @@ class _State:
     positions: Positions
 
 
+@dataclass(frozen=True, slots=True)
+class _Input:
+    """Of a forward: ``ids`` (rows, tokens), ``positions`` (axes, rows, tokens), and features for the pictures in it."""
+
+    ids: torch.Tensor
+    positions: torch.Tensor
+    part: Part
+    slices: Seq[Slice] = ()
+
+
 class TransformersRunner:
     """One model on one device."""
 
@@ -50,6 +62,12 @@ class TransformersRunner:
         self._seam = SEAMS[config.model_type]
         self._states: dict[str, _State] = {}
         self._has_process_peak = False
+        self._packs = False
+
+    @property
+    def packs(self) -> bool:
+        """See Runner."""
+        return self._packs
 
     def load(self, progress: Callable[[str], None]) -> LoadedModel:
         """See Runner."""
@@ -57,6 +75,7 @@ class TransformersRunner:
         progress("loading the weights")
         loaded = loading.load(self._config)
         self._model, self._device, self._dtype, self._vision = loaded.model, loaded.device, loaded.dtype, loaded.vision
+        self._packs = loaded.packs
         # Elsewhere kernels run behind Python's back, and a break would come before they have begun.
         self._breaks = LayerBreaks(vision_layers(self._model) if self._device.type == "cpu" else ())
         return LoadedModel(
@@ -103,26 +122,23 @@ class TransformersRunner:
         ]
 
     @torch.inference_mode()
-    def prefill(self, chunk: PrefillChunk) -> int | None:
-        """See Runner."""
+    def forward(self, chunks: Seq[PrefillChunk], sequences: Seq[Sequence]) -> dict[str, int]:
+        """See Runner. Each samples by its own rules."""
         with translated():
-            state = self._open(chunk)
-            logits = self._run_chunk(chunk, state)
-            token = state.sampler.sample(logits, chunk.sequence.output_ids) if chunk.is_last else None
-            self._wait()
-        if chunk.is_last:
-            self._slots.promote(chunk.sequence.id)
-        return token
-
-    @torch.inference_mode()
-    def decode(self, sequences: Seq[Sequence]) -> list[int]:
-        """See Runner. One forward for all; each samples by its own rules."""
-        with translated():
-            self._slots.extend({sequence.id: sequence.num_tokens for sequence in sequences})
+            if sequences:
+                self._slots.extend({sequence.id: sequence.num_tokens for sequence in sequences})
+            for chunk in chunks:
+                self._open(chunk)
             by_row = sorted(sequences, key=lambda sequence: self._slots.row(sequence.id))
-            tokens = self._sample(by_row, self._run_tokens(by_row))
+            logits = self._run([*map(self._chunk_part, chunks), *([self._token_part(by_row)] if by_row else [])])
+            is_chosen = [chunk.is_last for chunk in chunks] + [True] * len(by_row)
+            owners = [chunk.sequence for chunk in chunks] + by_row
+            tokens = self._sample(list(compress(owners, is_chosen)), logits[is_chosen])
             self._wait()
-        return [tokens[sequence.id] for sequence in sequences]
+        for chunk in chunks:
+            if chunk.is_last:
+                self._slots.promote(chunk.sequence.id)
+        return tokens
 
     @torch.inference_mode()
     def save(self, sequence: Sequence) -> SavedKv:
@@ -168,57 +184,67 @@ class TransformersRunner:
     def _pixels(self, tiles: Tiles) -> torch.Tensor:
         return pixel_values(tiles, self._config.image_mean, self._config.image_std, self._device).to(self._vision.dtype)
 
-    def _open(self, chunk: PrefillChunk) -> _State:
-        """The row and the state of a sequence; what its prefix holds is copied, not computed."""
+    def _open(self, chunk: PrefillChunk) -> None:
+        """A row and a state for a sequence; what its prefix holds is copied, not computed."""
         sequence = chunk.sequence
-        state = self._states.get(sequence.id)
-        if state is None:
+        if sequence.id not in self._states:
             sampler = Sampler(sequence.sampling, sequence.prompt_ids, self._config.eos_token_ids, self._device)
-            state = _State(sampler, self._seam.positions(self._model, sequence, self._device))
-            self._states[sequence.id] = state
+            self._states[sequence.id] = _State(sampler, self._seam.positions(self._model, sequence, self._device))
         if sequence.id not in self._slots:
             self._slots.open(sequence.id, sequence.num_tokens)
             if chunk.start:
                 assert sequence.prefix is not None
                 self._slots.copy_in(sequence.id, cast("Layers", sequence.prefix.prefix.value), chunk.start)
-        return state
 
-    def _run_chunk(self, chunk: PrefillChunk, state: _State) -> torch.Tensor:
-        """Logits (vocabulary,) of the chunk's last position."""
-        sequence = chunk.sequence
-        output = self._model(
-            input_ids=self._tensor(sequence.ids(chunk.start, chunk.stop))[None],
-            position_ids=self._seam.position_ids(state.positions.of(chunk.start, chunk.stop)[:, None]),
-            attention_mask=additive(
-                self._seam.chunk_mask(self._model, sequence, chunk.start, chunk.stop, self._device), self._dtype
+    def _chunk_part(self, chunk: PrefillChunk) -> _Input:
+        sequence, start, stop = chunk.sequence, chunk.start, chunk.stop
+        mask = self._seam.chunk_mask(self._model, sequence, start, stop, self._device)
+        return _Input(
+            ids=self._tensor(sequence.ids(start, stop))[None],
+            positions=self._states[sequence.id].positions.of(start, stop)[:, None],
+            part=Part(
+                ChunkView(self._slots, self._slots.row(sequence.id), start),
+                (1, stop - start),
+                additive(mask, self._dtype),
             ),
-            cache=ChunkView(self._slots, self._slots.row(sequence.id), chunk.start),
-            mm_encoder_outputs=self._encoder_outputs(sequence.features_between(chunk.start, chunk.stop)),
-            logits_to_keep=1,
+            slices=sequence.features_between(start, stop),
         )
-        return output.logits[0, -1]
 
-    def _run_tokens(self, sequences: Seq[Sequence]) -> torch.Tensor:
-        """Logits (n, vocabulary) of the newest token of each; the sequences are in the order of their rows."""
+    def _token_part(self, sequences: Seq[Sequence]) -> _Input:
+        """The newest token of each; the sequences are in the order of their rows."""
         lengths = [sequence.num_tokens for sequence in sequences]
-        positions = torch.cat(
-            [self._states[each.id].positions.of(each.num_tokens - 1, each.num_tokens) for each in sequences], dim=1
+        rows = self._tensor([self._slots.row(sequence.id) for sequence in sequences])
+        mask = self._seam.decode_mask(self._model, self._tensor(lengths), max(lengths))
+        positions = [self._states[each.id].positions.of(each.num_tokens - 1, each.num_tokens) for each in sequences]
+        return _Input(
+            ids=self._tensor([sequence.output_ids[-1] for sequence in sequences])[:, None],
+            positions=torch.cat(positions, dim=1)[:, :, None],
+            part=Part(
+                TokenView(self._slots, rows, self._tensor(lengths) - 1, max(lengths)),
+                (len(sequences), 1),
+                additive(mask, self._dtype),
+            ),
         )
+
+    def _run(self, inputs: Seq[_Input]) -> torch.Tensor:
+        """Logits (n, vocabulary) of the last position of each row of each input."""
+        if len(inputs) == 1:
+            one = inputs[0]
+            ids, positions, mask, cache, kept = one.ids, one.positions, one.part.mask, one.part.view, 1
+        else:
+            ids = torch.cat([each.ids.flatten() for each in inputs])[None]
+            positions = torch.cat([each.positions.flatten(1) for each in inputs], dim=1)[:, None]
+            mask, cache = None, PackedView([each.part for each in inputs])
+            kept = self._tensor(cache.last_positions())
         output = self._model(
-            input_ids=self._tensor([sequence.output_ids[-1] for sequence in sequences])[:, None],
-            position_ids=self._seam.position_ids(positions[:, :, None]),
-            attention_mask=additive(
-                self._seam.decode_mask(self._model, self._tensor(lengths), max(lengths)), self._dtype
-            ),
-            cache=TokenView(
-                self._slots,
-                self._tensor([self._slots.row(sequence.id) for sequence in sequences]),
-                self._tensor(lengths) - 1,
-                max(lengths),
-            ),
-            logits_to_keep=1,
+            input_ids=ids,
+            position_ids=self._seam.position_ids(positions),
+            attention_mask=mask,
+            cache=cache,
+            mm_encoder_outputs=self._encoder_outputs([piece for each in inputs for piece in each.slices]),
+            logits_to_keep=kept,
         )
-        return output.logits[:, -1]
+        return output.logits[:, -1] if len(inputs) == 1 else output.logits[0]
 
     def _sample(self, sequences: Seq[Sequence], logits: torch.Tensor) -> dict[str, int]:
         """The next token by sequence; the greedy ones share one pass over (n, vocabulary).

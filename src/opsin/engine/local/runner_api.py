@@ -50,6 +50,11 @@ class SavedKv:
 class Runner(Protocol):
     """Runs the model. Every call returns when the device is done, so that clocks read true times."""
 
+    @property
+    def packs(self) -> bool:
+        """Whether chunks and sequences share one forward, once the model is loaded."""
+        ...
+
     def load(self, progress: Callable[[str], None]) -> LoadedModel:
         """Loads the weights. Raises ConfigError if the folder, the device or the installation do not allow it."""
         ...
@@ -66,15 +71,13 @@ class Runner(Protocol):
         """
         ...
 
-    def prefill(self, chunk: PrefillChunk) -> int | None:
-        """Runs a part of a sequence, and returns the next token if it is the last part.
+    def forward(self, chunks: Seq[PrefillChunk], sequences: Seq[Sequence]) -> dict[str, int]:
+        """Runs parts of prompts, and the newest token of each of ``sequences``; returns who got a next token, by id.
 
-        The first chunk of a sequence with a prefix starts behind it: the prefix is copied. Raises OutOfMemory.
+        That is each of ``sequences``, and each whose last chunk it was. The first chunk of one with a prefix starts
+        behind it: the prefix is copied. One chunk or all ``sequences`` at a time where the runner does not pack. A
+        forward that failed may be repeated, or parts of it. Raises OutOfMemory.
         """
-        ...
-
-    def decode(self, sequences: Seq[Sequence]) -> list[int]:
-        """Runs the newest token of each sequence and returns the next one of each. Raises OutOfMemory."""
         ...
 
     def save(self, sequence: Sequence) -> SavedKv:
