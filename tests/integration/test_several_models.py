@@ -62,7 +62,8 @@ async def test_requests_go_by_name_each_model_by_its_own_rules() -> None:
             assert (status, body["error"]["code"]) == (400, "too_many_images")
             status, body = await served.chat(model="three")
             assert (status, body["error"]["code"]) == (404, "model_not_found")
-            assert body["error"]["message"] == "there is no such model here; served: one, uno, two"
+            assert body["error"]["message"] == "the model `three` does not exist here; served: one, uno, two"
+            assert f"`{'x' * 100}…`" in (await served.chat(model="x" * 5000))[1]["error"]["message"]
             assert (await of(served, "/v1/models/uno"))[1]["id"] == "uno"
             status, ready = await of(served, "/ready")
             assert (status, ready["models"]) == (200, {"one": "ready", "two": "ready"})

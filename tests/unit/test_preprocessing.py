@@ -90,6 +90,28 @@ def test_the_command_overwrites_nothing_of_its_own_and_says_what_it_cannot_write
         assert capsys.readouterr().err == f"opsin: --output-dir {folder}: there is no such folder\n"
 
 
+def test_the_command_leaves_what_it_did_not_write_and_may_run_twice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.png").write_bytes(picture(60, 60))
+    target = Path("a.opsin.jpeg")
+    assert [main(["preprocess", "a.png"]) for _ in range(2)] == [0, 0]
+    written = target.read_bytes()
+    assert capsys.readouterr().out == "a.opsin.jpeg\n" * 2
+    smaller = ["preprocess", "a.png", "--max-side", "30"]
+    assert main(smaller) == 1
+    told = "a.opsin.jpeg: this file is there and holds something else; --overwrite replaces it"
+    assert capsys.readouterr() == ("", f"opsin: a.png: {told}\n")
+    assert target.read_bytes() == written
+    assert main([*smaller, "--overwrite"]) == 0
+    assert 0 < len(target.read_bytes()) < len(written)
+    target.unlink()
+    target.mkdir()
+    assert main(["preprocess", "a.png"]) == 1
+    assert told in capsys.readouterr().err
+
+
 def test_the_command_reads_standard_input_and_of_what_has_no_end_no_more_than_it_may(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import os
 import sys
 from collections.abc import Iterator, Sequence, Set
 
 from opsin import __version__
 from opsin.cli import ask, bench, config, doctor, doctor_media, doctor_model, keys, preprocess, serve, tokens
 from opsin.cli.flags import add_flags, add_model_argument, add_unknown_flags, add_vllm_flags, read, unknown_words
+from opsin.cli.output import OutputError, guarded
 from opsin.core.errors import OpsinError
 from opsin.names import LOADING, MEDIA, MODEL, SERVE, Flag, Group
 
@@ -114,11 +114,11 @@ def main(words: list[str] | None = None) -> int:
         "config": config.show,
     }
     try:
-        status = commands[args._command](args)
-        sys.stdout.flush()
-        return status
-    except BrokenPipeError:  # whoever read the output has seen enough, as ``head`` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains at its end
+        with guarded():
+            return commands[args._command](args)
+    except OutputError as error:
+        if reason := str(error):
+            print(f"opsin: standard output: {reason}", file=sys.stderr)
         return 1
     except OpsinError as error:
         print(f"opsin: {error.message}", file=sys.stderr)

@@ -41,6 +41,10 @@ def add(command: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="for written files, NAME.opsin.jpeg; it has to be there (default .)",
     )
+    command.add_argument(
+        "--overwrite", dest="_overwrite", action="store_true",
+        help="replace files that are there; without it a file of other content is left, and an error",
+    )  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
@@ -64,9 +68,7 @@ def run(args: argparse.Namespace) -> int:
             try:
                 data = preprocessor.process(_read(path, preprocessor.max_image_bytes))
                 assert isinstance(data, bytes), "asked for"
-                shown = (
-                    pybase64.b64encode(data).decode() if args._base64 else _write(_target(args, path), data, written)
-                )
+                shown = pybase64.b64encode(data).decode() if args._base64 else _written(args, path, data, written)
             except (OSError, MediaError) as error:
                 failed = True
                 reason = error.message if isinstance(error, MediaError) else error.strerror
@@ -93,13 +95,39 @@ def _read(path: Path, max_bytes: int) -> bytes:
     return data
 
 
-def _write(target: Path, data: bytes, written: set[Path]) -> Path:
-    """Returns ``target``; raises OSError, also where it is among those that were ``written`` just now."""
+def _written(args: argparse.Namespace, path: Path, data: bytes, written: set[Path]) -> Path:
+    """Where ``data`` is now; raises OSError, also where that is among those that were ``written`` just now."""
+    target = _target(args, path)
     if target in written:
         raise FileExistsError(errno.EEXIST, f"{target} has just been written from another one of these pictures")
     try:
-        target.write_bytes(data)
+        if args._overwrite:
+            target.write_bytes(data)
+        else:
+            _create(target, data)
     except OSError as error:
         raise OSError(error.errno, f"{target}: {error.strerror}") from None
     written.add(target)
     return target
+
+
+def _create(target: Path, data: bytes) -> None:
+    """Where these very bytes are there already, nothing has to be done: a script may run twice. Raises OSError."""
+    try:
+        file = target.open("xb")
+    except FileExistsError:
+        if _holds(target, data):
+            return
+        raise FileExistsError(
+            errno.EEXIST, "this file is there and holds something else; --overwrite replaces it"
+        ) from None
+    try:
+        with file:
+            file.write(data)
+    except OSError:
+        target.unlink(missing_ok=True)  # half a picture would be in the way of the next try
+        raise
+
+
+def _holds(target: Path, data: bytes) -> bool:
+    return target.is_file() and target.stat().st_size == len(data) and target.read_bytes() == data

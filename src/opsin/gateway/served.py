@@ -14,6 +14,9 @@ from opsin.gateway.names import ModelNames
 from opsin.protocol.request import model_of
 from opsin.protocol.response import ModelList, ModelObject
 
+_MAX_SHOWN = 100
+"""Characters of a name that nobody serves."""
+
 
 @dataclass(frozen=True, slots=True)
 class Served:
@@ -45,7 +48,7 @@ class ServedModels:
         self._models = models
 
     def named(self, name: str | None) -> Served:
-        """What answers under a name. Raises NotFound, which lists the names that are served."""
+        """What answers under a name. Raises NotFound, which tells the name and those that are served."""
         if name is None:
             return self.default
         for served in self._models:
@@ -53,7 +56,7 @@ class ServedModels:
                 return served
         names = ", ".join(name for served in self._models for name in served.names)
         raise NotFound(
-            f"there is no such model here; served: {names}",
+            f"the model `{_shown(name)}` does not exist here; served: {names}",
             code=Code.MODEL_NOT_FOUND,
             param="model",
         )
@@ -81,3 +84,7 @@ class ServedModels:
     async def stats(self) -> dict[str, EngineStats]:
         """By each model's first name."""
         return {served.names.default: await served.engine.stats() for served in self._models}
+
+
+def _shown(name: str) -> str:
+    return name if len(name) <= _MAX_SHOWN else f"{name[:_MAX_SHOWN]}…"
