@@ -85,7 +85,24 @@ async def test_sighup_reloads_and_sigterm_lets_a_stream_finish(tmp_path: Path) -
             with pytest.raises(aiohttp.ClientConnectionError):
                 await subject.answers_right(http)
         assert subject.server.wait() == 0
+        assert told_at_the_end(subject.server) == [
+            "stopping: up to 30 s for the requests in progress (1); again to stop now",
+            "stopped",
+        ]
         check_gone(children)
+
+
+def told_at_the_end(server: ServerProcess) -> list[str]:
+    """Of its log what is about the end."""
+    return [line.partition("opsin.cli.serve ")[2] for line in server.log.splitlines() if " stopp" in line]
+
+
+def test_an_idle_server_says_that_it_waits_for_nobody() -> None:
+    with ServerProcess("--engine", "fake") as server:
+        server.until_ready()
+        server.signal(signal.SIGTERM)
+        assert server.wait() == 0
+    assert told_at_the_end(server) == ["stopping: no request is in progress", "stopped"]
 
 
 async def test_what_is_not_finished_when_the_drain_ends_is_answered(tmp_path: Path) -> None:
@@ -128,6 +145,7 @@ async def stopped_in_the_middle(subject: Subject, stop: Callable[[], None]) -> l
 def check_shut_down(subject: Subject, replies: list[Reply]) -> None:
     assert [reply.code for reply in replies] == ["shutting_down"] * 3
     assert [(reply.status, reply.in_band) for reply in replies] == [(200, True), (503, False), (503, False)]
+    assert "stopping: the requests still in progress (3) are ended" in subject.server.log
     told = {line.request_id: (line.status, line.code) for line in subject.access_lines()}
     assert told == {reply.request_id: (503, "shutting_down") for reply in replies}
 

@@ -90,6 +90,7 @@ async def _serve(settings: Settings, read_again: Callable[[], Configuration]) ->
             await reloader.close()
             await application.close()
             listening.close()
+            logger.info("stopped")
 
 
 @asynccontextmanager
@@ -115,12 +116,17 @@ def _stop(listener: Listener, gateway: Gateway) -> None:
         return
     listener.should_exit = True
     if requests := gateway.admission.in_progress:
-        logger.info("draining %d requests; again to stop now", requests)
+        drain_s = gateway.config.drain_timeout_s
+        logger.info("stopping: up to %g s for the requests in progress (%d); again to stop now", drain_s, requests)
+    else:
+        logger.info("stopping: no request is in progress")
     asyncio.get_running_loop().call_later(gateway.config.drain_timeout_s, _end, listener, gateway)
 
 
 def _end(listener: Listener, gateway: Gateway) -> None:
     """Answers what is left, then cuts off whoever does not take the answer."""
+    if requests := gateway.admission.in_progress:
+        logger.warning("stopping: the requests still in progress (%d) are ended", requests)
     gateway.closing.begin()
     asyncio.get_running_loop().call_later(_CUT_OFF_S, setattr, listener, "force_exit", True)
 
