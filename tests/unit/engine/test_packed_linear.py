@@ -77,6 +77,29 @@ def test_what_follows_a_layer_is_done_with_it(then: Then, dtype: torch.dtype, bi
     assert torch.allclose(got.float(), wanted, rtol=bound, atol=bound)
 
 
+@pytest.mark.parametrize("may_idle", [True, False])
+@pytest.mark.parametrize(("inputs", "is_tuned"), [(48, False), (32, False), (48, True)])
+@torch.inference_mode()
+def test_layers_that_narrow_are_packed_in_wide_strips_where_threads_would_idle(
+    monkeypatch: pytest.MonkeyPatch, may_idle: bool, inputs: int, is_tuned: bool
+):
+    wide: list[bool] = []
+    monkeypatch.setattr(packed_linear, "_packed", lambda weight, *, is_wide: wide.append(is_wide) or weight)  # pyright: ignore[reportUnknownArgumentType, reportUnknownLambdaType] # of a tensor and a bool
+    monkeypatch.setattr(packed_linear, "_may_idle", lambda: may_idle)
+    PackedLinear(nn.Linear(inputs, 32).bfloat16(), is_tuned=is_tuned)
+    assert wide == [may_idle and inputs > 32 and not is_tuned]
+
+
+@pytest.mark.parametrize("may_idle", [True, False])
+@pytest.mark.parametrize("rows", [1, 100, 300])
+@torch.inference_mode()
+def test_the_width_of_strips_changes_no_product(monkeypatch: pytest.MonkeyPatch, may_idle: bool, rows: int):
+    monkeypatch.setattr(packed_linear, "_may_idle", lambda: may_idle)
+    torch.manual_seed(0)
+    linear, input = nn.Linear(160, 96).bfloat16(), torch.randn(rows, 160).bfloat16()
+    assert torch.allclose(PackedLinear(linear)(input), linear(input), rtol=0.02, atol=0.02)
+
+
 @pytest.mark.parametrize("then", [Then(), Then("gelu"), Then(combine="add")])
 @torch.inference_mode()
 def test_in_blocks_the_product_is_the_same(monkeypatch: pytest.MonkeyPatch, then: Then):
