@@ -10,6 +10,7 @@ around the layers stays: embeddings, positions, final norm and head are its own.
 from __future__ import annotations
 
 import logging
+import math
 from typing import Any, cast
 
 import torch
@@ -26,6 +27,8 @@ logger = logging.getLogger(__name__)
 LIKE_LLAMA = frozenset({"llama", "mistral", "qwen2"})
 """Text models whose layers differ in nothing but sizes and biases, by ``model_type``."""
 
+_PART = 64
+"""Values of a row that share a norm at first."""
 
 _linalg: Any = torch.linalg  # its functions have no types
 
@@ -40,7 +43,7 @@ class DecoderLayer(nn.Module):
         self._head_size: int = attention.head_dim
         self._scaling: float = attention.scaling
         self._num_kv_heads = attention.k_proj.out_features // self._head_size
-        self._num_turned = attention.q_proj.out_features // self._head_size + self._num_kv_heads
+        self.num_turned = attention.q_proj.out_features // self._head_size + self._num_kv_heads
         self.attention_norm, self.mlp_norm = _Norm(layer.input_layernorm), _Norm(layer.post_attention_layernorm)
         _absorb(layer.input_layernorm, attention.q_proj, attention.k_proj, attention.v_proj)
         _absorb(layer.post_attention_layernorm, mlp.gate_proj, mlp.up_proj)
@@ -53,7 +56,7 @@ class DecoderLayer(nn.Module):
     def forward(
         self, hidden: torch.Tensor, mask: Mask, cache: Cache, cos: torch.Tensor, sin: torch.Tensor
     ) -> torch.Tensor:
-        """(n, tokens, hidden size) to the same; ``cos`` and ``sin`` as ``_signed`` makes them."""
+        """(n, tokens, hidden size) to the same; ``cos`` and ``sin`` as ``_for_heads`` makes them."""
         hidden = self.out(self._attended(self.attention_norm(hidden), mask, cache, cos, sin), hidden)
         rows = self.mlp_norm(hidden)
         return self.down(self.up(rows, self.gate(rows)), hidden)
@@ -62,11 +65,11 @@ class DecoderLayer(nn.Module):
         self, rows: torch.Tensor, mask: Mask, cache: Cache, cos: torch.Tensor, sin: torch.Tensor
     ) -> torch.Tensor:
         num, tokens, _size = rows.shape
-        heads = self.qkv(rows).view(num, tokens, -1, self._head_size).transpose(1, 2)
-        turned = heads[:, : self._num_turned]
+        heads = self.qkv(rows).view(num, tokens, -1, self._head_size)
+        turned, value = heads[:, :, : self.num_turned], heads[:, :, self.num_turned :].transpose(1, 2)
         turned = torch.addcmul(turned * cos, turned.roll(self._head_size // 2, dims=-1), sin)
-        query, key = turned[:, : -self._num_kv_heads], turned[:, -self._num_kv_heads :]
-        value = heads[:, self._num_turned :]
+        query = turned[:, :, : -self._num_kv_heads].transpose(1, 2)
+        key = turned[:, :, -self._num_kv_heads :].transpose(1, 2)
         if isinstance(cache, PackedView):
             return cache.attended(self._index, query, key, value, self._scaling)
         keys, values = cache.update(key, value, self._index)
@@ -91,18 +94,19 @@ class DecoderStack(nn.Module):
     ) -> torch.Tensor:
         """See the library's decoder layer."""
         assert position_embeddings is not None
-        cos, sin = position_embeddings
-        cos, sin = cos[:, None], _signed(sin)[:, None]
+        turns = _for_heads(*position_embeddings, cast("DecoderLayer", self.layers[0]).num_turned)
         for layer in self.layers:
-            hidden_states = layer(hidden_states, attention_mask, cache, cos, sin)
+            hidden_states = layer(hidden_states, attention_mask, cache, *turns)
         return hidden_states
 
 
 class _Norm(nn.Module):
     """Root mean square, without weights.
 
-    Of 1,165 rows of 576 in bfloat16 it takes 0.38 ms where ``rms_norm`` takes 0.8 (Xeon, one thread). Behind itself
-    with the other sign, a row has the mean 0, so that a layer norm is the same: of few rows the fastest, in one kernel.
+    Behind itself with the other sign, a row has the mean 0, so that a layer norm is the same: of few rows the fastest,
+    in one kernel. Of many, the norm is taken of the norms of parts: each is rounded to the row's type, which the sum of
+    their squares makes up for, and no copy of the rows in float32 is needed. 1,165 x 576 in bfloat16 take 0.12 ms so
+    instead of 0.21 (Xeon with AMX, two threads), with a relative error of 0.0025 instead of 0.0024; 0.0028 by one norm.
     """
 
     def __init__(self, norm: Any) -> None:
@@ -114,7 +118,8 @@ class _Norm(nn.Module):
         if rows.device.type == "cpu" and rows.shape[1] == 1:
             both = torch.cat((rows, -rows), dim=-1)
             return functional.layer_norm(both, both.shape[-1:], eps=self._epsilon)[..., :size]
-        norms: torch.Tensor = _linalg.vector_norm(rows, dim=-1, keepdim=True, dtype=torch.float32)
+        parts: torch.Tensor = _linalg.vector_norm(rows.unflatten(-1, (-1, math.gcd(size, _PART))), dim=-1)
+        norms: torch.Tensor = _linalg.vector_norm(parts.float(), dim=-1, keepdim=True)
         return rows * norms.square_().div_(size).add_(self._epsilon).rsqrt_().to(rows.dtype)
 
 
@@ -150,7 +155,11 @@ def _is_like_llama(module: nn.Module) -> bool:
     return looks_at_all and is_plain and all(activation_of(cast("Any", layer).mlp.act_fn) == "silu" for layer in layers)
 
 
-def _signed(sin: torch.Tensor) -> torch.Tensor:
-    """For halves that are exchanged without a change of sign: the first half takes it over."""
+def _for_heads(cos: torch.Tensor, sin: torch.Tensor, num: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """(n, tokens, head size) as (n, tokens, heads, head size), so that what turns them runs through long rows in order.
+
+    ``sin`` is for halves that are exchanged without a change of sign: its first half takes it over.
+    """
     half = sin.shape[-1] // 2
-    return torch.cat([-sin[..., :half], sin[..., half:]], dim=-1)
+    signed = torch.cat([-sin[..., :half], sin[..., half:]], dim=-1)
+    return cos[:, :, None].repeat(1, 1, num, 1), signed[:, :, None].repeat(1, 1, num, 1)
