@@ -61,12 +61,18 @@ def parse(url: str, param: str, max_bytes: int) -> bytes:
 
 def parse_bytes(url: memoryview, param: str, max_bytes: int) -> bytes:
     """As ``parse``, of a URL in UTF-8: one that is written as nearly every client does it is decoded without a copy."""
-    head = bytes(url[:MAX_START])
-    if head.isascii():
-        start = payload_start(head.decode(), param)
-        if (len(url) - start) * 3 // 4 <= max_bytes and (decoded := _strictly(url[start:])) is not None:
-            return decoded
+    if (decoded := parse_plain(url, param, max_bytes)) is not None:
+        return decoded
     return parse(str(url, "utf-8", "replace"), param, max_bytes)
+
+
+def parse_plain(url: memoryview, param: str, max_bytes: int) -> bytes | None:
+    """As ``parse_bytes``, but None for what is not written as nearly every client does it."""
+    head = bytes(url[:MAX_START])
+    if not head.isascii():
+        return None
+    start = payload_start(head.decode(), param)
+    return _strictly(url[start:]) if (len(url) - start) * 3 // 4 <= max_bytes else None
 
 
 def _strictly(payload: str | memoryview) -> bytes | None:

@@ -41,26 +41,19 @@ class Lifted:
     media: LiftedMedia
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """A URL between its quotes. ``end`` is where the closing quote stands. ``url`` is UTF-8, without JSON's escapes."""
-
-    start: int
-    end: int
-    url: memoryview
-    escaped: bool
-
-
-def lift(body: bytes, marker: str, max_image_bytes: int, accepted: Collection[ImageFormat]) -> Lifted:
+def lift(body: bytes | bytearray, marker: str, max_image_bytes: int, accepted: Collection[ImageFormat]) -> Lifted:
     """Takes the large pictures out of ``body``. A picture that is wrong is lifted too, as its error."""
-    kept: list[bytes] = []
+    kept: list[bytes | bytearray] = []
     media: dict[str, Lift] = {}
     position = 0
-    for found in _urls(body):
+    for start, end in _urls(body):
+        picture = _lifted(memoryview(body)[start:end], max_image_bytes, accepted)
+        if picture is None:
+            continue
         name = f"{marker}:{len(media)}"
-        kept += [body[position : found.start], name.encode()]
-        media[name] = _picture(found, body, max_image_bytes, accepted)
-        position = found.end
+        kept += [body[position:start], name.encode()]
+        media[name] = picture
+        position = end
     kept.append(body[position:])
     return Lifted(b"".join(kept), media)
 
@@ -70,23 +63,19 @@ def without_base64(media: LiftedMedia) -> LiftedMedia:
     return {name: replace(one, base64=None) if isinstance(one, MediaBytes) else one for name, one in media.items()}
 
 
-def _urls(body: bytes) -> Iterator[_Found]:
+def _urls(body: bytes | bytearray) -> Iterator[tuple[int, int]]:
+    """Where they start and end, between their quotes."""
     position = 0
     while (start := _start_after(body, position)) >= 0:
         position = end = body.find(b'"', start)
         if end < 0:
             return
         is_value = _KEY.search(body[max(0, start - 1 - _KEY_BYTES) : start - 1])
-        if not is_value or body[end - 1] == ord("\\"):  # a quote in a URL: no base64 ends so
-            continue
-        raw = memoryview(body)[start:end]
-        if body.find(b"\\", start, end) < 0:
-            yield _Found(start, end, raw, escaped=False)
-        elif (url := _unescaped(raw)) is not None:
-            yield _Found(start, end, memoryview(url.encode(errors="replace")), escaped=True)
+        if is_value and body[end - 1] != ord("\\"):  # a quote in a URL: no base64 ends so
+            yield start, end
 
 
-def _start_after(body: bytes, position: int) -> int:
+def _start_after(body: bytes | bytearray, position: int) -> int:
     """Offset of the next string that may be a large ``data:`` URL, behind its quote; -1 without one."""
     while position < len(body):
         if found := _URL.search(body, position, position + _SEARCHED_BYTES + MIN_URL_BYTES + 1):
@@ -95,28 +84,48 @@ def _start_after(body: bytes, position: int) -> int:
     return -1
 
 
-def _unescaped(raw: memoryview) -> str | None:
-    r"""Some encoders write ``\/`` and ``\u002B``. None: not a JSON string, which the parser will say."""
+def _lifted(raw: memoryview, max_image_bytes: int, accepted: Collection[ImageFormat]) -> Lift | None:
+    """The picture of a URL as it stands in JSON. None: not a JSON string, which the parser will say."""
     try:
-        return str(json.loads(b'"%b"' % raw))
+        if (data := _plain(raw, max_image_bytes)) is not None:
+            head = _head(raw)
+            return _picture(data, head, raw[data_url.payload_start(head, "") :], accepted)
+        if (url := _unescaped(raw)) is None:
+            return None
+        return _picture(data_url.parse_bytes(url, "", max_image_bytes), _head(url), None, accepted)
+    except MediaError as error:
+        return error
+
+
+def _plain(raw: memoryview, max_image_bytes: int) -> bytes | None:
+    """The bytes of a URL that nearly every client writes so, and that can be sent on as it is."""
+    if b"\\" in bytes(raw[: data_url.MAX_START]):  # behind it, what is no base64 is found while it is decoded
+        return None
+    return data_url.parse_plain(raw, "", max_image_bytes)
+
+
+def _unescaped(raw: memoryview) -> memoryview | None:
+    r"""In UTF-8. Some encoders write ``\/`` and ``\u002B``."""
+    text = bytes(raw)
+    if b"\\" not in text:
+        return raw
+    try:
+        return memoryview(str(json.loads(b'"%b"' % text)).encode(errors="replace"))
     except ValueError:
         return None
 
 
-def _picture(found: _Found, body: bytes, max_image_bytes: int, accepted: Collection[ImageFormat]) -> Lift:
-    try:
-        data = data_url.parse_bytes(found.url, "", max_image_bytes)
-        header = read_header(data, "", accepted)
-    except MediaError as error:
-        return error
-    head = str(found.url[: data_url.MAX_START], "utf-8", "replace")
-    payload = found.start + data_url.payload_start(head, "")
-    is_canonical = not found.escaped and found.end - payload == -(-len(data) // 3) * 4
+def _head(url: memoryview) -> str:
+    return str(url[: data_url.MAX_START], "utf-8", "replace")
+
+
+def _picture(data: bytes, head: str, base64: memoryview | None, accepted: Collection[ImageFormat]) -> MediaBytes:
+    header = read_header(data, "", accepted)
     return MediaBytes(
         data=data,
         sha256=hashlib.sha256(data).hexdigest(),
         header=header,
         param="",
-        base64=memoryview(body)[payload : found.end] if is_canonical else None,
+        base64=base64,
         mislabelled=contradicts(data_url.media_type(head), header.format),
     )

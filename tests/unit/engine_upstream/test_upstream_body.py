@@ -47,7 +47,8 @@ def body_of(
         sampling=SamplingParams(**sampling),
         submitted_at=0.0,
     )
-    return json.loads(encode_body(request, Addressee(model="m", dialect=DIALECTS[kind], is_shared=is_shared), leased))
+    to = Addressee(model="m", dialect=DIALECTS[kind], is_shared=is_shared)
+    return json.loads(b"".join(encode_body(request, to, leased)))
 
 
 def test_parts_keep_their_order_and_pictures_their_bytes() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 
 import aiohttp
@@ -50,8 +50,12 @@ class Call:
         if self._response is not None:
             self._response.close()
 
-    async def post(self, body: bytes) -> None:
-        """Sends and waits for the head; again, after one that refused. Raises OpsinError unless a stream follows."""
+    async def post(self, body: Sequence[bytes | memoryview]) -> None:
+        """Sends a body and waits for the head; again, after one that refused.
+
+        Raises:
+            OpsinError: no stream follows.
+        """
         await self.close(finished=True)
         self._response = None
         async with self._interruptible():
@@ -115,21 +119,21 @@ class Call:
 class _JsonInPieces(aiohttp.Payload):
     """A body that is written without another copy of it, and leaves the loop to others between its pieces."""
 
-    def __init__(self, body: bytes) -> None:
-        super().__init__(body, content_type="application/json")
-        self._size = len(body)
+    def __init__(self, pieces: Sequence[bytes | memoryview]) -> None:
+        super().__init__(pieces, content_type="application/json")
+        self._size = sum(map(len, pieces))
 
     def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
         """As aiohttp asks of each payload."""
-        return bytes(self._value).decode(encoding, errors)
+        return b"".join(self._value).decode(encoding, errors)
 
     async def write(self, writer: AbstractStreamWriter) -> None:
         """All of it."""
-        body = memoryview(self._value)
-        await writer.write(body[:_PIECE_BYTES])
-        for start in range(_PIECE_BYTES, len(body), _PIECE_BYTES):
-            await asyncio.sleep(0)
-            await writer.write(body[start : start + _PIECE_BYTES])
+        for piece in self._value:
+            await writer.write(memoryview(piece)[:_PIECE_BYTES])
+            for start in range(_PIECE_BYTES, len(piece), _PIECE_BYTES):
+                await asyncio.sleep(0)
+                await writer.write(memoryview(piece)[start : start + _PIECE_BYTES])
 
 
 async def read_failure(response: aiohttp.ClientResponse) -> OpsinError:
