@@ -33,6 +33,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from opsin.core.allocator import keep_large_blocks
 from opsin.core.errors import InvalidRequest
 from opsin.gateway.listener import Listener
 from opsin.testing.picture_cache import PictureCache, picture_gone
@@ -49,7 +50,9 @@ from opsin.testing.script import (
 )
 
 _KEPT = 256
-"""Requests that are remembered with their bodies; older ones are forgotten, so that a long benchmark fits."""
+_KEPT_BYTES = 32 * 2**20
+"""Requests that are remembered, and how much their bodies may take together; older ones are forgotten, so that a long
+benchmark fits, and large bodies come to lie where others have been."""
 
 _KEPT_TRUTHS = 8192
 """Answers whose times are remembered."""
@@ -138,7 +141,8 @@ class ScriptedUpstream:
         api_key: str | None = None,
         pictures: PictureCache | None = None,
     ) -> None:
-        self.received: deque[Received] = deque(maxlen=_KEPT)
+        self.received: deque[Received] = deque()
+        self._received_bytes = 0
         self.truths: deque[Truth] = deque(maxlen=_KEPT_TRUTHS)
         self.arrived = asyncio.Event()  # set by the first request; clear it to wait for another
         self.loading = False
@@ -197,12 +201,18 @@ class ScriptedUpstream:
         truth = Truth(request.headers.get("x-request-id"), time.monotonic_ns(), len(body), script.status)
         self.truths.append(truth)
         received = Received(_peer(request), body, request.headers.get("authorization"), script, truth)
-        self.received.append(received)
+        self._remember(received)
         self.arrived.set()
         if script.status != 200:
             received.finished.set()
             return _failed(script)
         return _ScriptedStream(chat, received) if chat.stream else _failed(Script(status=400, failure=_NOT_STREAMED))
+
+    def _remember(self, received: Received) -> None:
+        self.received.append(received)
+        self._received_bytes += len(received.body)
+        while len(self.received) > _KEPT or (len(self.received) > 1 and self._received_bytes > _KEPT_BYTES):
+            self._received_bytes -= len(self.received.popleft().body)
 
     def _next(self, model: str) -> Script:
         if self._queue:
@@ -372,6 +382,7 @@ def main() -> None:
     parser.add_argument("--max-model-len", type=int, default=4096)
     parser.add_argument("--owned-by", default="scripted", help="what it says that it is; vllm: keeps pictures by name")
     args = parser.parse_args()
+    keep_large_blocks()
     with contextlib.suppress(KeyboardInterrupt):
         upstream = ScriptedUpstream(
             model=args.model,
