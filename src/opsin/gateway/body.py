@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from opsin.core.errors import BodyTooLarge, BodyTooSlow, Code, InvalidRequest
+from opsin.gateway.receive_into import ReceiveInto, receive_into
+
+_FIRST_BYTES = 8 * 2**20
+"""Memory for a body of which little has come."""
 
 _LONG_JOIN_BYTES = 2 * 2**20
 """From here on chunks are joined beside the event loop: 32 MiB took it 20 to 40 ms, and Python lets go of its lock."""
-
 
 _SLOW_START_S = 5.0
 """So long a body may stay under the least rate."""
@@ -29,8 +33,10 @@ class BodyLimits:
     min_bytes_per_s: int
 
 
-async def read_body(request: Request, limits: BodyLimits) -> bytes:
+async def read_body(request: Request, limits: BodyLimits) -> bytes | bytearray:
     """Returns the body. Raises as ``stream_body``."""
+    if (read_rest := receive_into(request.scope)) is not None:
+        return await _read_directly(request, limits, read_rest)
     chunks: list[bytes] = []
     await stream_body(request, limits, chunks.append)
     size = sum(map(len, chunks))
@@ -44,13 +50,49 @@ async def stream_body(request: Request, limits: BodyLimits, take: Callable[[byte
         BodyTooLarge: announced or actual length over ``max_bytes``; nothing more is read.
         BodyTooSlow: not complete after ``timeout_s``, or slower than ``min_bytes_per_s``.
         InvalidRequest: a compressed body.
+        ClientDisconnect: the client left.
         Exception: whatever ``take`` raises; nothing more is read.
     """
+    _check_head(request, limits)
+    async with _counted(limits) as count:
+        async for chunk in request.stream():
+            if not chunk:  # nothing follows
+                continue
+            count(len(chunk))
+            take(chunk)
+
+
+async def _read_directly(request: Request, limits: BodyLimits, read_rest: ReceiveInto) -> bytearray:
+    """Takes memory for twice of what has come, and a little: a length alone is quickly announced."""
+    announced = _check_head(request, limits)
+    async with _counted(limits) as count:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        body = bytearray(message["body"])
+        count(len(body))
+        while (size := len(body)) < announced:
+            memory = bytearray(min(announced, max(_FIRST_BYTES, 2 * size)))
+            memory[:size] = body
+            await read_rest(memoryview(memory)[size:], count)
+            body = memory
+    return body
+
+
+def _check_head(request: Request, limits: BodyLimits) -> int:
+    """Returns the announced length, 0 without one."""
     if any(encoding.lower() != "identity" for encoding in request.headers.getlist("content-encoding")):
         raise InvalidRequest("compressed request bodies are not accepted", code=Code.UNSUPPORTED_CONTENT_ENCODING)
     announced = request.headers.get("content-length", "")
-    if announced.isdigit() and int(announced) > limits.max_bytes:
+    num_bytes = int(announced) if announced.isdigit() else 0
+    if num_bytes > limits.max_bytes:
         raise _too_large(limits)
+    return num_bytes
+
+
+@asynccontextmanager
+async def _counted(limits: BodyLimits) -> AsyncGenerator[Callable[[int], None]]:
+    """A block in which a body has to arrive; it is told of each piece how many bytes it has."""
     began = asyncio.get_running_loop().time()
     end = began + limits.timeout_s
 
@@ -60,16 +102,17 @@ async def stream_body(request: Request, limits: BodyLimits, take: Callable[[byte
         return min(end, began + _SLOW_START_S + slow_s)
 
     clock, size = asyncio.timeout_at(due(0)), 0
+
+    def count(num_bytes: int) -> None:
+        nonlocal size
+        size += num_bytes
+        if size > limits.max_bytes:
+            raise _too_large(limits)
+        clock.reschedule(due(size))
+
     try:
         async with clock:
-            async for chunk in request.stream():
-                if not chunk:  # nothing follows
-                    continue
-                size += len(chunk)
-                if size > limits.max_bytes:
-                    raise _too_large(limits)
-                take(chunk)
-                clock.reschedule(due(size))
+            yield count
     except TimeoutError:
         if clock.when() == end:
             why = f"was not complete after {limits.timeout_s:g} s (body_timeout_s)"

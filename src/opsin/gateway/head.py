@@ -11,10 +11,9 @@ from __future__ import annotations
 import asyncio
 from http import HTTPStatus
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-
 from opsin.core.errors import HeadTooLarge, InvalidRequest, OpsinError
 from opsin.gateway.config import GatewayConfig
+from opsin.gateway.receive_into import DirectHttp
 from opsin.protocol.response import error_body
 
 _BODY_HEADERS = frozenset({b"content-length", b"transfer-encoding"})
@@ -24,7 +23,7 @@ _NO_UPGRADE = (
 )
 
 
-def http_protocol(config: GatewayConfig) -> type[HttpToolsProtocol]:
+def http_protocol(config: GatewayConfig) -> type[DirectHttp]:
     """The class of a connection under the limits of ``config``."""
 
     class LimitedHttp(_LimitedHttp):
@@ -34,7 +33,7 @@ def http_protocol(config: GatewayConfig) -> type[HttpToolsProtocol]:
     return LimitedHttp
 
 
-class _LimitedHttp(HttpToolsProtocol):
+class _LimitedHttp(DirectHttp):
     max_bytes: int
     timeout_s: float
 

@@ -37,7 +37,7 @@ class Reading:
 class Readings(Protocol):
     """Knows the models."""
 
-    def reading(self, body: bytes) -> Reading:
+    def reading(self, body: bytes | bytearray) -> Reading:
         """For the model that a body names. Raises nothing, whatever the body is."""
         ...
 
@@ -58,7 +58,7 @@ class Intake:
         self._models = models
         self._max_text_bytes = max_text_bytes
 
-    async def take(self, body: bytes) -> Taken:
+    async def take(self, body: bytes | bytearray) -> Taken:
         """Parses and validates.
 
         Raises:
@@ -71,10 +71,10 @@ class Intake:
             return self._take_apart(body)
         return await asyncio.to_thread(self._take_apart, body)
 
-    def _take_whole(self, body: bytes) -> Taken:
+    def _take_whole(self, body: bytes | bytearray) -> Taken:
         return Taken(parse_request(body, relay=self._models.reading(body).relay))
 
-    def _take_apart(self, body: bytes) -> Taken:
+    def _take_apart(self, body: bytes | bytearray) -> Taken:
         marker = f"lifted-{secrets.token_hex(8)}"  # not to be guessed: a client may write any URL
         lifted = lift(body, marker, self._media.max_image_bytes, self._media.formats)
         self._check_text(len(lifted.body))

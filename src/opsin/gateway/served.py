@@ -61,7 +61,7 @@ class ServedModels:
             param="model",
         )
 
-    def reading(self, body: bytes) -> Reading:
+    def reading(self, body: bytes | bytearray) -> Reading:
         """How to read a body, which depends on the model that it names. Of one that names none here, the error does."""
         if len(self._models) > 1 and (name := model_of(body)) is not None:
             for served in self._models:

@@ -33,7 +33,7 @@ _body = msgspec.json.Decoder(Raw)
 _messages = msgspec.json.Decoder(list[Raw])
 
 
-def relayed(body: bytes) -> Relayed:
+def relayed(body: bytes | bytearray) -> Relayed:
     """Of a body that is a valid request. Raises InvalidRequest where it is JSON only for a lenient parser."""
     try:
         fields = _body.decode(body)

@@ -299,7 +299,7 @@ class _Named(msgspec.Struct):
     model: str | None = None
 
 
-def model_of(body: bytes) -> str | None:
+def model_of(body: bytes | bytearray) -> str | None:
     """The model that a body names; None where it names none, or is no request. Validates nothing else."""
     try:
         return msgspec.json.decode(body, type=_Named).model
@@ -307,7 +307,7 @@ def model_of(body: bytes) -> str | None:
         return None
 
 
-def parse_request(body: bytes, *, relay: bool = False) -> ChatCompletionRequest:
+def parse_request(body: bytes | bytearray, *, relay: bool = False) -> ChatCompletionRequest:
     """Returns the validated request. ``relay``: for an engine that is sent more than opsin reads.
 
     Raises:

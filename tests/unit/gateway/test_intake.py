@@ -20,7 +20,7 @@ SIZES = (0, SMALL_BODY_BYTES, LARGE_BODY_BYTES)
 class Relaying:
     """One model, whose engine is sent what opsin does not read."""
 
-    def reading(self, body: bytes) -> Reading:
+    def reading(self, body: bytes | bytearray) -> Reading:
         return Reading(keep_base64=True, relay=True)
 
 
