@@ -34,22 +34,22 @@ class Metrics:
 
     def __init__(self, *, stages: frozenset[Stage], cache: bool, kv: bool) -> None:
         self.registry = CollectorRegistry()
+        self._register_pictures(encodes=Stage.VISION_ENCODE in stages, cache=cache, kv=kv)
+        self._register_requests()
+        self._register_server()
+
+    def _register_pictures(self, *, encodes: bool, cache: bool, kv: bool) -> None:
         self.preprocess = self._histogram(
             "vlm_image_preprocess_seconds", "Decode and render time of one picture", _PREPROCESS_BUCKETS
         )
-        self.image_tokens = Counter(
-            "vlm_total_image_tokens", "Image tokens of all prompts that were run", registry=self.registry
-        )
-        self.active_images = Gauge(
-            "vlm_active_image_count", "Pictures of the requests in progress", registry=self.registry
-        )
+        self.image_tokens = self._counter("vlm_total_image_tokens", "Image tokens of all prompts that were run")
+        self.active_images = self._gauge("vlm_active_image_count", "Pictures of the requests in progress")
+        encoder_text = "Vision encoder time of one picture"
         self.encoder = (
-            self._histogram("vlm_encoder_inference_seconds", "Vision encoder time of one picture", _ENCODER_BUCKETS)
-            if Stage.VISION_ENCODE in stages
-            else None
+            self._histogram("vlm_encoder_inference_seconds", encoder_text, _ENCODER_BUCKETS) if encodes else None
         )
         self.encoded_tiles = self._counter_if(
-            Stage.VISION_ENCODE in stages, "opsin_encoded_tiles", "Tiles that went through the vision encoder"
+            encodes, "opsin_encoded_tiles", "Tiles that went through the vision encoder"
         )
         self.cache_hits = self._counter_if(cache, "vlm_image_cache_hits_total", "Pictures whose features were cached")
         self.cache_misses = self._counter_if(cache, "vlm_image_cache_misses_total", "Pictures that had to be encoded")
@@ -63,69 +63,56 @@ class Metrics:
             "vlm_kv_cache_image_tokens_ratio",
             "Share of image tokens among the tokens in the KV cache; 0 when empty",
         )
+
+    def _register_requests(self) -> None:
         self.ttft = self._histogram("opsin_time_to_first_token_seconds", "Arrival to first token", _LATENCY_BUCKETS)
         self.itl = self._histogram("opsin_inter_token_latency_seconds", "Gap between tokens", _TOKEN_BUCKETS)
         self.e2e = self._histogram("opsin_e2e_request_latency_seconds", "Arrival to last byte", _LATENCY_BUCKETS)
-        self.stage = Histogram(
-            "opsin_stage_seconds",
-            "Critical-path time of one stage of one request",
-            labelnames=["stage"],
-            buckets=_LATENCY_BUCKETS,
-            registry=self.registry,
+        self.stage = self._histogram(
+            "opsin_stage_seconds", "Critical-path time of one stage of one request", _LATENCY_BUCKETS, "stage"
         )
-        self.requests = Counter(
-            "opsin_requests", "Answered requests by status and error code", labelnames=["status", "code"],
-            registry=self.registry,
-        )  # fmt: skip
-        self.tenant_requests = Counter(
-            "opsin_tenant_requests", "Answered requests by tenant and error code", labelnames=["tenant", "code"],
-            registry=self.registry,
-        )  # fmt: skip
-        self.tenant_image_tokens = Counter(
-            "opsin_tenant_image_tokens", "Image tokens of a tenant's prompts that were run", labelnames=["tenant"],
-            registry=self.registry,
-        )  # fmt: skip
-        self.plan_mismatch = Counter(
-            "opsin_token_plan_mismatch",
-            "Requests of which the engine counted other tokens than were planned",
-            labelnames=["model", "engine"],
-            registry=self.registry,
+        self.requests = self._counter("opsin_requests", "Answered requests by status and error code", "status", "code")
+        self.tenant_requests = self._counter(
+            "opsin_tenant_requests", "Answered requests by tenant and error code", "tenant", "code"
         )
-        self.oom = Counter("opsin_oom", "Requests that failed for want of memory in the engine", registry=self.registry)
-        self.running = Gauge("opsin_num_requests_running", "Requests in the engine's batch", registry=self.registry)
-        self.waiting = Gauge("opsin_num_requests_waiting", "Requests that wait for the engine", registry=self.registry)
-        self.memory = Gauge(
-            "opsin_memory_bytes", "Resident memory per process, device memory, caches in either", labelnames=["where"],
-            registry=self.registry,
-        )  # fmt: skip
+        self.tenant_image_tokens = self._counter(
+            "opsin_tenant_image_tokens", "Image tokens of a tenant's prompts that were run", "tenant"
+        )
+        mismatch_text = "Requests of which the engine counted other tokens than were planned"
+        self.plan_mismatch = self._counter("opsin_token_plan_mismatch", mismatch_text, "model", "engine")
+        self.oom = self._counter("opsin_oom", "Requests that failed for want of memory in the engine")
+        self.running = self._gauge("opsin_num_requests_running", "Requests in the engine's batch")
+        self.waiting = self._gauge("opsin_num_requests_waiting", "Requests that wait for the engine")
+
+    def _register_server(self) -> None:
+        memory_text = "Resident memory per process, device memory, caches in either"
+        self.memory = self._gauge("opsin_memory_bytes", memory_text, "where")
         self.replicas = ReplicaCollector()
         self.engine_stages = EngineStageCollector()
         for collector in (self.replicas, self.engine_stages):
             self.registry.register(collector)
-        self.load_time = Gauge("opsin_model_load_seconds", "Time the model took to load", registry=self.registry)
-        self.cache_lookups = Counter(
-            "opsin_cache_lookups",
-            "Lookups of pictures and what was made of them, by tier; features have metrics of their own",
-            labelnames=["tier", "kind", "outcome"],
-            registry=self.registry,
+        self.load_time = self._gauge("opsin_model_load_seconds", "Time the model took to load")
+        lookups_text = "Lookups of pictures and what was made of them, by tier; features have metrics of their own"
+        self.cache_lookups = self._counter("opsin_cache_lookups", lookups_text, "tier", "kind", "outcome")
+        self.cache_write_failures = self._counter(
+            "opsin_cache_write_failures", "Values that a tier did not take in time", "tier"
         )
-        self.cache_write_failures = Counter(
-            "opsin_cache_write_failures", "Values that a tier did not take in time", labelnames=["tier"],
-            registry=self.registry,
-        )  # fmt: skip
-        self.purges = Counter(
-            "opsin_purges", "Deletions by tier and what became of them", labelnames=["tier", "outcome"],
-            registry=self.registry,
-        )  # fmt: skip
+        self.purges = self._counter("opsin_purges", "Deletions by tier and what became of them", "tier", "outcome")
 
-    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-        return Histogram(name, text, buckets=buckets, registry=self.registry)
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
+        return Histogram(name, text, labels, buckets=buckets, registry=self.registry)
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(name, text, labels, registry=self.registry)
+
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(name, text, labels, registry=self.registry)
 
     def _counter_if(self, known: bool, name: str, text: str) -> Counter | None:
-        return Counter(name, text, registry=self.registry) if known else None
+        return self._counter(name, text) if known else None
 
     def _gauge_if(self, known: bool, name: str, text: str) -> Gauge | None:
-        return Gauge(name, text, registry=self.registry) if known else None
+        return self._gauge(name, text) if known else None
 
     def looked_up(self, *, hits: int, misses: int) -> None:
         """Counts one request's feature lookups."""
