@@ -27,9 +27,10 @@ BAR = 40
 
 ENCODED = "vision_encode_ms"
 
-NEXT = """
-Next: 'make serve' (or 'opsin serve') serves this model on http://127.0.0.1:8000, and the README, under "Serve", asks it
-by curl and from Python; 'opsin ask PICTURE QUESTION' asks without a server."""
+NEXT = (
+    "\nNext: 'make serve' (or 'opsin serve') serves this model on http://127.0.0.1:8000, and the README, "
+    """under "Serve", asks it by curl and from Python; 'opsin ask PICTURE QUESTION' asks without a server."""
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,9 +164,9 @@ def main() -> int:
     with server() as url, OpenAI(base_url=f"{url}/v1", api_key="not-needed", max_retries=0) as client:
         right = [ask(client, question, console) for question in QUESTIONS]
     console.print(f"\n{sum(right)} of {len(right)} answers right.")
+    console.print(NEXT, highlight=False)
     if args.svg:
         console.save_svg(args.svg, title="make demo")
-    console.print(NEXT, highlight=False)
     return 0 if all(right) else 1
 
 
