@@ -33,7 +33,7 @@ class PictureCache:
     def __init__(self) -> None:
         self.names: set[str] = set()
 
-    def first_unknown(self, body: bytes) -> int | None:
+    def first_unknown(self, body: bytes | bytearray) -> int | None:
         """Which picture, from 0, has neither bytes nor a known name; None if there is none, and the others are kept."""
         messages = msgspec.json.decode(body, type=_Body).messages
         parts = [part for message in messages if not isinstance(message.content, str) for part in message.content]

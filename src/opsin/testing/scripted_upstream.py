@@ -31,11 +31,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from opsin.core.allocator import keep_large_blocks
 from opsin.core.errors import InvalidRequest
 from opsin.gateway.listener import Listener
+from opsin.gateway.receive_into import DirectHttp, ReceiveInto, receive_into
 from opsin.testing.picture_cache import PictureCache, picture_gone
 from opsin.testing.script import (
     MIXES,
@@ -57,6 +57,8 @@ benchmark fits, and large bodies come to lie where others have been."""
 _KEPT_TRUTHS = 8192
 """Answers whose times are remembered."""
 _MODEL = re.compile(rb'"model"\s*:\s*"([^"]*)"')
+
+_BASE64 = b";base64,"
 
 _LOADING = Failure(message="Loading model", type="unavailable_error", code=503)
 _WRONG_KEY = Failure(message="Incorrect API key provided", type="invalid_request_error", code="invalid_api_key")
@@ -116,7 +118,7 @@ class Received:
     """One request as it came, and what became of its answer."""
 
     client: tuple[str, int]  # the other end of the connection
-    body: bytes
+    body: bytes | bytearray
     authorization: str | None
     script: Script
     truth: Truth
@@ -192,7 +194,7 @@ class ScriptedUpstream:
             return _failed(Script(status=401, failure=_WRONG_KEY))
         body = await _read(request)
         try:
-            chat = msgspec.json.decode(body, type=ChatBody)
+            chat = msgspec.json.decode(b"".join(_without_base64(body)), type=ChatBody)
         except msgspec.DecodeError:
             return _failed(Script(status=400, failure=_NO_CHAT))
         unknown = self.pictures.first_unknown(body) if self.pictures is not None else None
@@ -247,19 +249,45 @@ class ScriptedUpstream:
         return self.api_key is None or request.headers.get("authorization") == f"Bearer {self.api_key}"
 
 
-async def _read(request: Request) -> bytes:
+def _without_base64(body: bytes | bytearray) -> Iterator[memoryview]:
+    """A parser takes 1.3 ms to skip a picture of 2.5 MB, and no script depends on one."""
+    view, position = memoryview(body), 0
+    while (start := body.find(_BASE64, position)) >= 0 and (end := body.find(b'"', start)) >= 0:
+        is_string = body[end - 1] != ord("\\")  # else a text goes on behind a quote
+        yield view[position : start + len(_BASE64) if is_string else end]
+        position = end
+    yield view[position:]
+
+
+async def _read(request: Request) -> bytes | bytearray:
     """The body, at the pace of the mode that it names near its start; full speed for all else."""
     pieces = list[bytes]()
     due = time.monotonic()
     bytes_per_s: float | None = None
-    async for piece in request.stream():
-        if not pieces and (found := _MODEL.search(piece)):
-            bytes_per_s = MODES.get(found[1].decode(), Script()).upload_bytes_per_s
-        pieces.append(piece)
-        if bytes_per_s:
-            due += len(piece) / bytes_per_s
-            await asyncio.sleep(due - time.monotonic())
+    async with contextlib.aclosing(request.stream()) as stream:
+        async for piece in stream:
+            if not pieces:
+                bytes_per_s = _pace(piece)
+                if bytes_per_s is None and (read_rest := receive_into(request.scope)) is not None:
+                    return await _whole(piece, int(request.headers["content-length"]), read_rest)
+            pieces.append(piece)
+            if bytes_per_s:
+                due += len(piece) / bytes_per_s
+                await asyncio.sleep(due - time.monotonic())
     return b"".join(pieces)
+
+
+def _pace(beginning: bytes) -> float | None:
+    found = _MODEL.search(beginning)
+    return MODES.get(found[1].decode(), Script()).upload_bytes_per_s if found else None
+
+
+async def _whole(beginning: bytes, num_bytes: int, read_rest: ReceiveInto) -> bytearray:
+    body = bytearray(num_bytes)
+    body[: len(beginning)] = beginning
+    if len(beginning) < num_bytes:
+        await read_rest(memoryview(body)[len(beginning) :], lambda _: None)
+    return body
 
 
 def _peer(request: Request) -> tuple[str, int]:
@@ -336,7 +364,7 @@ def _reset(transport: asyncio.Transport) -> None:
     transport.abort()
 
 
-class _Protocol(HttpToolsProtocol):
+class _Protocol(DirectHttp):
     """Hands the transport to the application, which ASGI does not, so that a script can break it."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]  # as its parent does
