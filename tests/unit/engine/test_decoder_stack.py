@@ -13,6 +13,8 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
 from opsin.engine.local import attention
 from opsin.engine.local.decoder_stack import DecoderStack, stack
+from opsin.engine.local.slot_views import ChunkView
+from opsin.engine.local.slots import SlotCache
 
 SIZES: dict[str, Any] = {
     "vocab_size": 64, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3, "num_attention_heads": 6,
@@ -64,6 +66,25 @@ def test_a_prompt_and_the_tokens_behind_it_come_out_as_from_the_librarys_layers(
         one, other = hidden(own, ids, caches[0]), hidden(stacked, ids, caches[1])
         assert one.std() > 0.1
         assert float((one - other).abs().max()) < 1e-4
+
+
+@torch.inference_mode()
+def test_of_a_prompt_the_last_layer_makes_the_last_position_and_everybodys_keys():
+    text = model(KINDS["llama"])
+    stack(text)
+    slots, wanted = SlotCache(64), DynamicCache()
+    slots.open("prompt", 12)
+    for start, stop in ((0, 7), (7, 12)):
+        ids = torch.randint(0, 64, (1, stop - start), generator=torch.Generator().manual_seed(stop))
+        summands = attention.additive(attention.chunk_mask(start, stop, torch.device("cpu")), torch.float32)
+        assert not isinstance(summands, dict)
+        whole = hidden(text, ids, wanted, summands)
+        got = hidden(text, ids, ChunkView(slots, 0, start), summands)
+        assert float((whole - got)[:, -1].abs().max()) < 1e-4
+        assert float((whole - got)[:, :-1].abs().max()) > 0.1
+    for layer, (keys, values) in zip(cast("Any", wanted).layers, slots.copy_out("prompt", 12), strict=True):
+        assert torch.allclose(keys, layer.keys, atol=1e-4)
+        assert torch.allclose(values, layer.values, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", OTHERS)

@@ -20,7 +20,7 @@ from transformers import Cache
 
 from opsin.engine.local.attention import Mask, attend_causally
 from opsin.engine.local.linears import LinearThen, Then, activation_of, is_librarys, joined
-from opsin.engine.local.slot_views import PackedView
+from opsin.engine.local.slot_views import ChunkView, PackedView
 
 logger = logging.getLogger(__name__)
 
@@ -54,16 +54,34 @@ class DecoderLayer(nn.Module):
         self.down = LinearThen(mlp.down_proj, Then(combine="add"))
 
     def forward(
-        self, hidden: torch.Tensor, mask: Mask, cache: Cache, cos: torch.Tensor, sin: torch.Tensor
+        self,
+        hidden: torch.Tensor,
+        mask: Mask,
+        cache: Cache,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        read: list[int] | None = None,
     ) -> torch.Tensor:
-        """(n, tokens, hidden size) to the same; ``cos`` and ``sin`` as ``_for_heads`` makes them."""
-        hidden = self.out(self._attended(self.attention_norm(hidden), mask, cache, cos, sin), hidden)
+        """(n, tokens, hidden size) to the same; ``cos`` and ``sin`` as ``_for_heads`` makes them.
+
+        Where positions are named that will be ``read``, others come out as they went in.
+        """
+        attended = self._attended(self.attention_norm(hidden), mask, cache, cos, sin, read)
+        if read is None:
+            return self._behind_attention(attended, hidden)
+        changed = hidden.clone()
+        changed[:, read] = self._behind_attention(attended, hidden[:, read])
+        return changed
+
+    def _behind_attention(self, attended: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+        hidden = self.out(attended, hidden)
         rows = self.mlp_norm(hidden)
         return self.down(self.up(rows, self.gate(rows)), hidden)
 
     def _attended(
-        self, rows: torch.Tensor, mask: Mask, cache: Cache, cos: torch.Tensor, sin: torch.Tensor
+        self, rows: torch.Tensor, mask: Mask, cache: Cache, cos: torch.Tensor, sin: torch.Tensor, read: list[int] | None
     ) -> torch.Tensor:
+        """(n, tokens, heads x head size), of those positions only that are ``read``."""
         num, tokens, _size = rows.shape
         heads = self.qkv(rows).view(num, tokens, -1, self._head_size)
         turned, value = heads[:, :, : self.num_turned], heads[:, :, self.num_turned :].transpose(1, 2)
@@ -71,10 +89,13 @@ class DecoderLayer(nn.Module):
         query = turned[:, :, : -self._num_kv_heads].transpose(1, 2)
         key = turned[:, :, -self._num_kv_heads :].transpose(1, 2)
         if isinstance(cache, PackedView):
-            return cache.attended(self._index, query, key, value, self._scaling)
+            attended = cache.attended(self._index, query, key, value, self._scaling)
+            return attended if read is None else attended[:, read]
         keys, values = cache.update(key, value, self._index)
-        attended = attend_causally(query, keys, values, cast("torch.Tensor | None", mask), self._scaling)
-        return attended.reshape(num, tokens, -1)
+        own_mask = cast("torch.Tensor | None", mask)
+        if read is not None:
+            query, own_mask = query[:, :, read], None if own_mask is None else own_mask[:, :, read]
+        return attend_causally(query, keys, values, own_mask, self._scaling).flatten(-2)
 
 
 class DecoderStack(nn.Module):
@@ -92,12 +113,22 @@ class DecoderStack(nn.Module):
         cache: Cache | None = None,
         **_: Any,
     ) -> torch.Tensor:
-        """See the library's decoder layer."""
+        """See the library's decoder layer. Of a prompt only the last position comes out, see ``_read``."""
         assert position_embeddings is not None
         turns = _for_heads(*position_embeddings, cast("DecoderLayer", self.layers[0]).num_turned)
-        for layer in self.layers:
+        for layer in self.layers[:-1]:
             hidden_states = layer(hidden_states, attention_mask, cache, *turns)
-        return hidden_states
+        return self.layers[-1](hidden_states, attention_mask, cache, *turns, _read(cache, hidden_states.shape[1]))
+
+
+def _read(cache: Cache | None, tokens: int) -> list[int] | None:
+    """Positions behind which the runner samples, out of ``tokens``, if it is the runner who asks; None for all.
+
+    Keys and values are needed of all, but what the last layer makes of the others nobody reads.
+    """
+    if isinstance(cache, PackedView):
+        return cache.last_positions()
+    return [tokens - 1] if isinstance(cache, ChunkView) and tokens > 1 else None
 
 
 class _Norm(nn.Module):
