@@ -37,17 +37,9 @@ _FEW_SHAPES = {"LRU_CACHE_CAPACITY": "64", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "6
 Every length of a prompt is another shape: in bfloat16 the process grew by 700 MB over the first 1600 requests, and with
 64 by 60 MB. The shapes of decode stay in, as they are used all the time. What the operator sets wins."""
 
-_SHORT_SPIN = {"GOMP_SPINCOUNT": "10000"}
-"""How often a thread of GNU OpenMP looks for work before it sleeps: for half a millisecond, which is longer than what
-lies between two operators. By default it is 16 ms, in which it keeps a core from whoever has something to do on it, the
-gateway or a media worker, for which the other threads wait in turn: beside a process that works 0.4 of every 2.4 ms,
-two threads on two cores took 230 ms per token, and take 76; alone they take 23 either way. Shorter ones sleep between
-operators: 31 ms. What the operator sets wins, be it this or the wait policy."""
-
 
 def _environment() -> dict[str, str]:
-    spin = {} if "OMP_WAIT_POLICY" in os.environ else _SHORT_SPIN
-    return _FEW_SHAPES | spin | dict(os.environ)
+    return _FEW_SHAPES | dict(os.environ)
 
 
 class WorkerProcess:

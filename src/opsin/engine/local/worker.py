@@ -22,6 +22,7 @@ from typing import BinaryIO
 from opsin.core.allocator import keep_large_blocks
 from opsin.core.errors import ConfigError, OpsinError
 from opsin.core.garbage import settle
+from opsin.engine.local import openmp
 from opsin.engine.local.config import LocalEngineConfig, check_supported
 from opsin.engine.local.core import EngineCore
 from opsin.engine.local.faults import FaultyRunner
@@ -139,8 +140,12 @@ class Worker:
 
     def _load(self) -> EngineCore:
         started = time.monotonic()
+        cpus = openmp.move()
         runner = self._build_runner()
+        bound = openmp.move(cpus)  # loading starts threads of its own
         loaded = runner.load(lambda step: self._channel.send(Progress(step)))
+        if loaded.device == "cpu":
+            openmp.move(bound)
         limits = limits_for(self._config, loaded)
         runner.set_kv_capacity(limits.kv_capacity_tokens)
         if self._config.warm_up_s:
@@ -233,7 +238,9 @@ def main() -> None:
     channel = Channel(socket.socket(fileno=args.fd))
     first = channel.receive()
     if isinstance(first, Load):
-        Worker(LocalEngineConfig.model_validate_json(first.config_json), channel).run()
+        config = LocalEngineConfig.model_validate_json(first.config_json)
+        os.environ.update(openmp.settings(config.num_threads, os.environ))
+        Worker(config, channel).run()
     # No teardown: torch's takes seconds, the reader still holds the socket, and no state outlives this process.
     logging.shutdown()
     os._exit(0)
