@@ -71,7 +71,7 @@ class DirectHttp(HttpToolsProtocol):
         """Brings parser and connection to where the socket is."""
         if self.parser is None:  # pyright: ignore[reportUnnecessaryComparison] - uvicorn's way to say that it is lost
             return
-        if len(received) < self._body_left:
+        if len(received) < self._body_left:  # more follows, or this was given up: the parser is to know where it stands
             self.parser.feed_data(received)
             self.cycle.body = bytearray()
             return

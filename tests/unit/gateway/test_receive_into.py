@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
+import tracemalloc
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -155,3 +156,22 @@ def test_a_client_that_waits_to_be_asked_for_its_body(new_loop: Callable[[], asy
             writer.close()
 
     run(new_loop, test())
+
+
+def test_memory_is_taken_for_what_comes_and_not_for_what_is_announced() -> None:
+    async def test() -> None:
+        server = Server(PATIENT)
+        async with serving(server) as port:
+            reader, writer = await connect(port)
+            body = os.urandom(33 * 2**20)
+            tracemalloc.start()
+            writer.write(request(body[:1000], len(body)))
+            await asyncio.sleep(0.2)
+            taken, _ = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+            writer.write(body[1000:])
+            assert await answer(reader) == (200, body)
+            writer.close()
+        assert taken < 2**20
+
+    run(asyncio.new_event_loop, test())
