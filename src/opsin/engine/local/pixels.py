@@ -17,5 +17,7 @@ def pixel_values(tiles: Tiles, mean: Channels, std: Channels, device: torch.devi
     # bytearray: torch wants memory it may write to.
     flat = torch.frombuffer(bytearray(tiles.pixels), dtype=torch.uint8)
     pixels = flat.view(tiles.num_tiles, tiles.height, tiles.width, 3).to(device).permute(0, 3, 1, 2)
+    # Channel by channel: with the three of a pixel side by side each operation takes them one at a time.
+    planes = pixels.to(torch.float32, memory_format=torch.contiguous_format)
     per_channel = torch.tensor((mean, std), device=device).view(2, 3, 1, 1)
-    return (pixels.float() / 255 - per_channel[0]) / per_channel[1]
+    return planes.div_(255).sub_(per_channel[0]).div_(per_channel[1])
