@@ -55,11 +55,7 @@ class Served:
 
     def long_stream(self) -> Any:
         """A stream that has begun and would go on for seconds."""
-        options: dict[str, Any] = {"stream": True, "max_tokens": A_LONG_ANSWER, "extra_body": {"ignore_eos": True}}
-        stream = complete(self.client, A_CIRCLE, **options)
-        begun: list[Any] = list(itertools.islice(stream, 5))
-        assert len(begun) == 5
-        return stream
+        return begun_stream(self.client, A_CIRCLE)
 
     def until_idle(self, timeout_s: float) -> bool:
         """Whether the engine stops working on requests within that time."""
@@ -76,6 +72,15 @@ class Served:
                 return response.status == 200
         except urllib.error.HTTPError:
             return False
+
+
+def begun_stream(client: OpenAI, messages: list[dict[str, Any]]) -> Any:
+    """A stream that has begun and would go on for seconds."""
+    options: dict[str, Any] = {"stream": True, "max_tokens": A_LONG_ANSWER, "extra_body": {"ignore_eos": True}}
+    stream = complete(client, messages, **options)
+    begun: list[Any] = list(itertools.islice(stream, 5))
+    assert len(begun) == 5
+    return stream
 
 
 ENGINES: dict[str, tuple[Callable[[Path], Command], Counters]] = {

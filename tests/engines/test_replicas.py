@@ -1,8 +1,10 @@
-"""Two real vLLMs behind one opsin: repeated pictures go where they are cached, as vLLM itself counts."""
+"""Two real vLLMs behind one opsin: repeated pictures go where they are cached, as vLLM itself counts.
+
+At the end one is killed, and the other one answers alone.
+"""
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import itertools
 import random
@@ -11,16 +13,18 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Any
 
+import openai
 import pytest
 from openai import OpenAI
 
 from opsin.engine.replicas.routing import ranked
 from opsin.testing.server_process import ServerProcess
 from tests.conftest import client_of
-from tests.corpus.pictures import idat, ihdr, png
+from tests.corpus.pictures import data_url, idat, ihdr, png
 from tests.e2e.asking import complete
-from tests.engines.conftest import START_TIMEOUT_S
+from tests.engines.conftest import START_TIMEOUT_S, begun_stream
 from tests.engines.processes import EngineProcess
 from tests.engines.programs import vllm
 
@@ -58,10 +62,32 @@ def test_repeated_pictures_are_cached_where_routing_sends_them(pair: Pair) -> No
     for picture in random.Random(7).choices(pictures, k=NUM_REQUESTS):
         expected[homes[picture]] += picture in seen
         seen.add(picture)
-        url = f"data:image/png;base64,{base64.b64encode(picture).decode()}"
-        content = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": "What colour is it?"}]
-        complete(pair.client, [{"role": "user", "content": content}], max_tokens=4)
-    assert _hits(pair, dict(expected)) == expected
+        complete(pair.client, _about(picture), max_tokens=4)
+    assert _hits(pair.engines, dict(expected)) == expected
+
+
+def test_one_killed_ends_its_stream_and_the_other_answers_in_its_place(pair: Pair) -> None:
+    lost, left = pair.engines
+    survivor = {left: pair.engines[left]}
+    before = _hits_now(survivor)[left]
+    pictures = _pictures_of(lost, pair)
+    stream = begun_stream(pair.client, _about(pictures[0]))
+    pair.engines[lost].kill()
+    with pytest.raises(openai.APIError) as in_band:
+        list(stream)
+    assert in_band.value.code == "upstream_truncated"
+    for picture in pictures * 2:
+        complete(pair.client, _about(picture), max_tokens=4)
+    expected = {left: before + len(pictures)}  # each of them is new to it once
+    assert _hits(survivor, expected) == expected
+
+
+def _about(picture: bytes) -> list[dict[str, Any]]:
+    content = [
+        {"type": "image_url", "image_url": {"url": data_url(picture)}},
+        {"type": "text", "text": "What colour is it?"},
+    ]
+    return [{"role": "user", "content": content}]
 
 
 def _pictures_of(home: str, pair: Pair) -> list[bytes]:
@@ -71,10 +97,12 @@ def _pictures_of(home: str, pair: Pair) -> list[bytes]:
     return list(itertools.islice(ours, NUM_PICTURES // 2))
 
 
-def _hits(pair: Pair, expected: dict[str, int]) -> dict[str, int]:
+def _hits(engines: dict[str, EngineProcess], expected: dict[str, int]) -> dict[str, int]:
     deadline = time.monotonic() + COUNTED_WITHIN_S
-    while True:
-        hits = {name: int(engine.samples().get(HITS, 0)) for name, engine in pair.engines.items()}
-        if hits == expected or time.monotonic() > deadline:
-            return hits
+    while (hits := _hits_now(engines)) != expected and time.monotonic() < deadline:
         time.sleep(0.5)
+    return hits
+
+
+def _hits_now(engines: dict[str, EngineProcess]) -> dict[str, int]:
+    return {name: int(engine.samples().get(HITS, 0)) for name, engine in engines.items()}
