@@ -36,7 +36,7 @@ class LocalOptions(BaseModel):
         default=None,
         gt=0,
         description="positions of one step, prompts are cut to it; default: 2048 on a CPU, else 4096. While others "
-        "decode, at most 192 on a CPU",
+        "decode, at most 224 on a CPU",
     )
     max_num_encoder_tokens: int | None = Field(
         default=None,
