@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 from transformers import AutoModel, Cache, DynamicCache, Gemma3TextConfig, LlamaConfig, MistralConfig, Qwen2Config
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
@@ -85,6 +86,19 @@ def test_of_a_prompt_the_last_layer_makes_the_last_position_and_everybodys_keys(
     for layer, (keys, values) in zip(cast("Any", wanted).layers, slots.copy_out("prompt", 12), strict=True):
         assert torch.allclose(keys, layer.keys, atol=1e-4)
         assert torch.allclose(values, layer.values, atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(9, 1, 48), (1, 9, 48), (2, 2000, 48)])
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-5), (torch.bfloat16, 0.004)])
+@torch.inference_mode()
+def test_rows_are_divided_by_their_root_mean_square(shape: tuple[int, int, int], dtype: torch.dtype, bound: float):
+    text = model(KINDS["llama"])
+    stack(text)
+    rows = (3 * torch.randn(shape)).to(dtype)
+    wanted = functional.rms_norm(rows.double(), (48,), eps=KINDS["llama"].rms_norm_eps)
+    got = cast("Any", text).layers[0].layers[0].mlp_norm(rows)
+    assert got.dtype is dtype
+    assert float((got.double() - wanted).norm() / wanted.norm()) < bound
 
 
 @pytest.mark.parametrize("kind", OTHERS)

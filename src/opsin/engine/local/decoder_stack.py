@@ -27,8 +27,10 @@ logger = logging.getLogger(__name__)
 LIKE_LLAMA = frozenset({"llama", "mistral", "qwen2"})
 """Text models whose layers differ in nothing but sizes and biases, by ``model_type``."""
 
+_MANY = 2**17
+"""Values, so many that a copy of them in float32 takes longer than one more operator."""
 _PART = 64
-"""Values of a row that share a norm at first."""
+"""Values of a row that share a norm at first, where there are many."""
 
 _linalg: Any = torch.linalg  # its functions have no types
 
@@ -149,9 +151,15 @@ class _Norm(nn.Module):
         if rows.device.type == "cpu" and rows.shape[1] == 1:
             both = torch.cat((rows, -rows), dim=-1)
             return functional.layer_norm(both, both.shape[-1:], eps=self._epsilon)[..., :size]
-        parts: torch.Tensor = _linalg.vector_norm(rows.unflatten(-1, (-1, math.gcd(size, _PART))), dim=-1)
-        norms: torch.Tensor = _linalg.vector_norm(parts.float(), dim=-1, keepdim=True)
-        return rows * norms.square_().div_(size).add_(self._epsilon).rsqrt_().to(rows.dtype)
+        norms = _norms(rows).square_().div_(size).add_(self._epsilon)
+        return rows * norms.rsqrt_().to(rows.dtype)
+
+
+def _norms(rows: torch.Tensor) -> torch.Tensor:
+    """(n, tokens, size) to (n, tokens, 1) in float32."""
+    if rows.numel() > _MANY:
+        rows = _linalg.vector_norm(rows.unflatten(-1, (-1, math.gcd(rows.shape[-1], _PART))), dim=-1)
+    return _linalg.vector_norm(rows, dim=-1, keepdim=True, dtype=torch.float32)
 
 
 def _absorb(norm: Any, *linears: nn.Linear) -> None:
