@@ -7,10 +7,13 @@ import time
 
 import openai
 import pytest
+from PIL import Image
 
 from opsin.demo.examples import EXAMPLES
+from opsin.demo.scenes import draw
 from opsin.demo.tasks import LANGUAGES, NO_PICTURE, Conversation, held_out, several
-from tests.corpus.pictures import data_url, idat, ihdr, png
+from opsin.gateway.intake import LARGE_BODY_BYTES
+from tests.corpus.pictures import data_url, encoded, idat, ihdr, png
 from tests.e2e.asking import about, ask, complete, fresh_rng
 from tests.engines.conftest import A_CIRCLE, A_LONG_ANSWER, SOON_S, Served
 
@@ -29,6 +32,15 @@ def test_one_picture(served: Served) -> None:
     answer = complete(served.client, A_CIRCLE)
     assert answer.choices[0].message.content.strip() == "circle"
     assert answer.usage.prompt_tokens > TILES_OF_A_SQUARE * TOKENS_PER_TILE
+
+
+def test_a_picture_of_most_of_a_megabyte(served: Served) -> None:
+    twice_as_wide = draw(EXAMPLES["red_circle"]).resize((512, 512), Image.Resampling.NEAREST)
+    url = data_url(encoded(twice_as_wide, "png", compress_level=0))
+    assert len(url) > 2 * LARGE_BODY_BYTES  # read and sent on another way than small ones
+    content = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": "What shape is it?"}]
+    answer = complete(served.client, [{"role": "user", "content": content}])
+    assert answer.choices[0].message.content.strip() == "circle"
 
 
 def test_a_picture_that_needs_its_tiles(served: Served) -> None:
