@@ -78,26 +78,24 @@ def test_what_follows_a_layer_is_done_with_it(then: Then, dtype: torch.dtype, bi
 
 
 @pytest.mark.parametrize("may_idle", [True, False])
-@pytest.mark.parametrize(("inputs", "is_tuned"), [(48, False), (32, False), (48, True)])
+@pytest.mark.parametrize(("inputs", "rows"), [(48, 500), (48, 208), (32, 500)])
 @torch.inference_mode()
-def test_layers_that_narrow_are_packed_in_wide_strips_where_threads_would_idle(
-    monkeypatch: pytest.MonkeyPatch, may_idle: bool, inputs: int, is_tuned: bool
+def test_layers_that_narrow_run_in_blocks_where_threads_would_idle(
+    monkeypatch: pytest.MonkeyPatch, may_idle: bool, inputs: int, rows: int
 ):
-    wide: list[bool] = []
-    monkeypatch.setattr(packed_linear, "_packed", lambda weight, *, is_wide: wide.append(is_wide) or weight)  # pyright: ignore[reportUnknownArgumentType, reportUnknownLambdaType] # of a tensor and a bool
-    monkeypatch.setattr(packed_linear, "_may_idle", lambda: may_idle)
-    PackedLinear(nn.Linear(inputs, 32).bfloat16(), is_tuned=is_tuned)
-    assert wide == [may_idle and inputs > 32 and not is_tuned]
-
-
-@pytest.mark.parametrize("may_idle", [True, False])
-@pytest.mark.parametrize("rows", [1, 100, 300])
-@torch.inference_mode()
-def test_the_width_of_strips_changes_no_product(monkeypatch: pytest.MonkeyPatch, may_idle: bool, rows: int):
-    monkeypatch.setattr(packed_linear, "_may_idle", lambda: may_idle)
+    monkeypatch.setattr(packed_linear, "_threads_may_idle", lambda: may_idle)
     torch.manual_seed(0)
-    linear, input = nn.Linear(160, 96).bfloat16(), torch.randn(rows, 160).bfloat16()
-    assert torch.allclose(PackedLinear(linear)(input), linear(input), rtol=0.02, atol=0.02)
+    linear, input = nn.Linear(inputs, 32).bfloat16(), torch.randn(2, rows // 2, inputs).bfloat16()
+    layer, sizes = PackedLinear(linear), list[int]()
+    product = layer._product  # pyright: ignore[reportPrivateUsage] # how it is cut shows nowhere else
+
+    def noted(input: torch.Tensor, other: torch.Tensor | None) -> torch.Tensor:
+        sizes.append(input.numel() // inputs)
+        return product(input, other)
+
+    monkeypatch.setattr(layer, "_product", noted)
+    assert torch.allclose(layer(input), linear(input), rtol=0.02, atol=0.02)
+    assert sizes == ([208, 208, 84] if may_idle and inputs > 32 and rows > 208 else [rows])
 
 
 @pytest.mark.parametrize("then", [Then(), Then("gelu"), Then(combine="add")])

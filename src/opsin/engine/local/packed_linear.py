@@ -27,6 +27,8 @@ _mkldnn: Any = torch.ops.mkldnn  # its operators have no types
 
 _BLOCK = 256
 """Rows of a call, where one call for all of them would leave threads idle."""
+_NARROWING_BLOCK = 208
+"""The same for layers that narrow, where numbers of rows are too many to try each."""
 _DOUBTFUL = range(2 * _BLOCK, 8 * _BLOCK)
 """Numbers of rows for which oneDNN's plan may be one for a single thread."""
 _CLEARLY = 1.2
@@ -43,19 +45,22 @@ class PackedLinear(nn.Module):
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
         is_bfloat16 = linear.weight.dtype is torch.bfloat16
-        is_wide = is_bfloat16 and not is_tuned and self.out_features < self.in_features and _may_idle()
-        self._packed: torch.Tensor = _packed(linear.weight.detach(), is_wide=is_wide)
+        self._packed: torch.Tensor = _mkldnn._reorder_linear_weight(linear.weight.detach())
         bias = cast("torch.Tensor | None", linear.bias)  # declared as never absent
         self._bias = None if bias is None else bias.detach()
         self._is_tuned = is_tuned and is_bfloat16
+        narrows = self.out_features < self.in_features
+        self._idles = is_bfloat16 and not is_tuned and narrows and _threads_may_idle()
         self._then = then.coarse if is_bfloat16 else then
         self._activation = self._then.for_onednn
 
     def forward(self, input: torch.Tensor, other: torch.Tensor | None = None) -> torch.Tensor:
         """From (…, in_features) to (…, out_features); ``other`` is what a sum or product is with."""
         rows = input.numel() // self.in_features
+        if self._idles and rows > _NARROWING_BLOCK:
+            return self._in_blocks(input, other, _NARROWING_BLOCK)
         if self._is_tuned and rows in _DOUBTFUL and self._is_faster_in_blocks(rows):
-            return self._in_blocks(input, other)
+            return self._in_blocks(input, other, _BLOCK)
         return self._product(input, other)
 
     def _product(self, input: torch.Tensor, other: torch.Tensor | None) -> torch.Tensor:
@@ -67,26 +72,19 @@ class PackedLinear(nn.Module):
         whole_blocks = rows - rows % _BLOCK
         return faster_in_blocks(whole_blocks, self.in_features, self.out_features, torch.get_num_threads())
 
-    def _in_blocks(self, input: torch.Tensor, other: torch.Tensor | None) -> torch.Tensor:
-        blocks = torch.split(input.reshape(-1, self.in_features), _BLOCK)
-        others = [None] * len(blocks) if other is None else torch.split(other.reshape(-1, self.out_features), _BLOCK)
+    def _in_blocks(self, input: torch.Tensor, other: torch.Tensor | None, size: int) -> torch.Tensor:
+        blocks = torch.split(input.reshape(-1, self.in_features), size)
+        others = [None] * len(blocks) if other is None else torch.split(other.reshape(-1, self.out_features), size)
         products = [self._product(block, part) for block, part in zip(blocks, others, strict=True)]
         return torch.cat(products).view(*input.shape[:-1], self.out_features)
 
 
-def _packed(weight: torch.Tensor, *, is_wide: bool) -> torch.Tensor:
-    """Of (outputs, inputs), in strips of 64 outputs if ``is_wide``, else as oneDNN likes it for many rows.
+def _threads_may_idle() -> bool:
+    """Whether oneDNN has plans for one thread, as with AMX for layers that narrow, and there are more.
 
-    That is strips of 32 with AMX, and a plan for one thread where layers narrow: of 1536 x 576 two threads on a Xeon
-    make 1,430 GFLOP/s with 800 rows and 1,380 with 1,165, from 224 to 1,400 rows no more than one thread would, and
-    with strips of 64 they make 2,080 and 2,120. Alone, or with more rows, strips of 32 are faster by 15 to 20 %, and
-    for few rows there is no difference. oneDNN takes the wide ones where it is told to expect one row.
+    1536 x 576 takes two threads on a Xeon 144 µs with 208 rows and 297 with 216, 1,170 with 800 and 1,610 with 1,165;
+    in blocks of 208 rows the last two take 730 and 1,050.
     """
-    return _mkldnn._reorder_linear_weight(weight, 1) if is_wide else _mkldnn._reorder_linear_weight(weight)
-
-
-def _may_idle() -> bool:
-    """Whether there are threads that a plan for a single one would leave idle; only those with AMX do."""
     return torch.get_num_threads() > 1 and bool(_cpu._is_amx_tile_supported())
 
 
