@@ -84,7 +84,7 @@ def _check_head(request: Request, limits: BodyLimits) -> int:
     """Returns the announced length, 0 without one."""
     if any(encoding.lower() != "identity" for encoding in request.headers.getlist("content-encoding")):
         raise InvalidRequest("compressed request bodies are not accepted", code=Code.UNSUPPORTED_CONTENT_ENCODING)
-    announced = request.headers.get("content-length", "")
+    announced = request.headers.get("content-length", "").strip()  # the parser leaves what stands behind it
     num_bytes = int(announced) if announced.isdigit() else 0
     if num_bytes > limits.max_bytes:
         raise _too_large(limits)

@@ -158,6 +158,23 @@ def test_a_client_that_waits_to_be_asked_for_its_body(new_loop: Callable[[], asy
     run(new_loop, test())
 
 
+@LOOPS
+@pytest.mark.parametrize("blanks", [b" ", b"\t", b" \t "])
+def test_a_length_with_blanks_behind_it(new_loop: Callable[[], asyncio.AbstractEventLoop], blanks: bytes) -> None:
+    """HTTP allows them, and the parser leaves them in the header."""
+
+    async def test() -> None:
+        async with serving(Server(PATIENT)) as port:
+            reader, writer = await connect(port)
+            body = os.urandom(2 * MIN_BYTES)
+            writer.write(request(body).replace(b"\r\n\r\n", blanks + b"\r\n\r\n", 1) + request(b"behind it"))
+            assert await answer(reader) == (200, body)
+            assert await answer(reader) == (200, b"behind it")
+            writer.close()
+
+    run(new_loop, test())
+
+
 def test_memory_is_taken_for_what_comes_and_not_for_what_is_announced() -> None:
     async def test() -> None:
         server = Server(PATIENT)
