@@ -130,15 +130,22 @@ def test_frequency_counts_and_presence_does_not(output_ids: list[int], sampling:
 def test_a_seed_repeats_itself_and_two_seeds_differ():
     def draws(seed: int) -> list[int]:
         one = sampler(seed=seed)
-        return [one.sample(logs(0.25, 0.25, 0.25, 0.25), []) for _ in range(40)]
+        return [one.sample(logs(0.25, 0.25, 0.25, 0.25), [0] * done) for done in range(40)]
 
     assert draws(7) == draws(7)
     assert draws(7) != draws(8)
 
 
+def test_a_forward_that_is_repeated_draws_the_same_again():
+    even = logs(0.25, 0.25, 0.25, 0.25)
+    once, again = sampler(seed=7), sampler(seed=7)
+    expected = [once.sample(even, [0] * done) for done in range(20)]
+    assert [[again.sample(even, [0] * done) for _ in range(3)] for done in range(20)] == [[one] * 3 for one in expected]
+
+
 def test_draws_follow_the_distribution():
     one = sampler(seed=1, top_k=2)
-    counts = Counter(one.sample(logs(*BASE), []) for _ in range(4000))
+    counts = Counter(one.sample(logs(*BASE), [0] * done) for done in range(4000))
     assert set(counts) == {0, 1}
     # Three standard deviations of a binomial with p 0.625 are 92.
     assert abs(counts[0] - 2500) < 92

@@ -88,8 +88,7 @@ def test_a_copied_prefix_is_what_was_there():
     layers = model.slots.copy_out("one", 5)
     model.close("one")
     model.prefill("other", 2)
-    model.slots.open("two", 9)
-    model.slots.copy_in("two", layers, 4)
+    model.slots.open_with("two", 9, layers, 4)
     for (keys, vals), (expected, minus) in zip(model.slots.copy_out("two", 4), layers, strict=True):
         assert torch.equal(keys, expected[:, :, :4])
         assert torch.equal(vals, minus[:, :, :4])
@@ -133,6 +132,48 @@ def test_when_memory_ends_in_the_middle_nothing_is_lost(num_left: int):
     model.decode()
     model.prefill("three", 90)
     model.check()
+
+
+@pytest.mark.parametrize("num_left", range(2 * NUM_LAYERS))
+def test_a_prefix_that_was_copied_in_part_is_not_there(num_left: int):
+    """Whoever tries again would take what is missing for keys and values."""
+    model = Model()
+    model.prefill("one", 5)
+    layers = model.slots.copy_out("one", 5)
+    model.slots = slots = Scarce(10**6)
+    slots.num_left = num_left
+    with pytest.raises(MemoryError):
+        slots.open_with("two", 9, layers, 4)
+    assert "two" not in slots
+    slots.num_left = 10**6
+    slots.open_with("two", 9, layers, 4)
+    for (keys, _), (expected, _) in zip(slots.copy_out("two", 4), layers, strict=True):
+        assert torch.equal(keys, expected[:, :, :4])
+
+
+def test_a_row_that_decodes_is_promoted_to_where_it_is():
+    model = Model()
+    model.prefill("prompt", 5, ready=False)
+    model.prefill("stream", 7)
+    model.slots.promote("stream")
+    model.check()
+    assert (model.slots.row("stream"), model.slots.num_ready) == (0, 1)
+    model.decode()
+
+
+def test_no_memory_to_promote_leaves_all_rows_as_they_are():
+    model = Model()
+    model.slots = slots = Scarce(10**6)
+    model.prefill("one", 5, ready=False)
+    model.prefill("two", 7, ready=False)
+    slots.num_left = 0
+    with pytest.raises(MemoryError):
+        slots.promote("two")
+    model.check()
+    slots.num_left = 10**6
+    slots.promote("two")
+    model.check()
+    assert (slots.row("two"), slots.num_ready) == (0, 1)
 
 
 def test_no_more_is_taken_than_the_capacity_where_that_is_enough():

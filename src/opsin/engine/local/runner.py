@@ -135,9 +135,9 @@ class TransformersRunner:
             owners = [chunk.sequence for chunk in chunks] + by_row
             tokens = self._sample(list(compress(owners, is_chosen)), logits[is_chosen])
             self._wait()
-        for chunk in chunks:
-            if chunk.is_last:
-                self._slots.promote(chunk.sequence.id)
+            for chunk in chunks:
+                if chunk.is_last:
+                    self._slots.promote(chunk.sequence.id)
         return tokens
 
     @torch.inference_mode()
@@ -190,11 +190,14 @@ class TransformersRunner:
         if sequence.id not in self._states:
             sampler = Sampler(sequence.sampling, sequence.prompt_ids, self._config.eos_token_ids, self._device)
             self._states[sequence.id] = _State(sampler, self._seam.positions(self._model, sequence, self._device))
-        if sequence.id not in self._slots:
+        if sequence.id in self._slots:
+            return
+        if chunk.start:
+            assert sequence.prefix is not None
+            layers = cast("Layers", sequence.prefix.prefix.value)
+            self._slots.open_with(sequence.id, sequence.num_tokens, layers, chunk.start)
+        else:
             self._slots.open(sequence.id, sequence.num_tokens)
-            if chunk.start:
-                assert sequence.prefix is not None
-                self._slots.copy_in(sequence.id, cast("Layers", sequence.prefix.prefix.value), chunk.start)
 
     def _chunk_part(self, chunk: PrefillChunk) -> _Input:
         sequence, start, stop = chunk.sequence, chunk.start, chunk.stop

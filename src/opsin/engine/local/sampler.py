@@ -33,6 +33,7 @@ class Sampler:
             self._generator.seed()
         else:
             self._generator.manual_seed(sampling.seed)
+        self._drawn: tuple[int, torch.Tensor] | None = None
 
     def is_argmax(self, output_ids: Sequence[int]) -> bool:
         """Whether the next token is that of the highest logit, whatever the logits."""
@@ -45,11 +46,15 @@ class Sampler:
         )
 
     def sample(self, logits: torch.Tensor, output_ids: Sequence[int]) -> int:
-        """The next token, given logits (vocabulary,) and the tokens generated so far."""
+        """The next token, given logits (vocabulary,) and the tokens generated so far.
+
+        Asked again behind the same tokens, because a forward failed for somebody else, it draws the same again.
+        """
         scores = self._penalised(logits.float(), output_ids)
         if self._sampling.temperature < GREEDY_BELOW:
             return int(scores.argmax())
         probabilities = self.distribution(scores)
+        self._rewind(len(output_ids))
         return int(torch.multinomial(probabilities, num_samples=1, generator=self._generator))
 
     def distribution(self, scores: torch.Tensor) -> torch.Tensor:
@@ -59,6 +64,13 @@ class Sampler:
         scores = _min_p(scores, sampling.min_p)
         scores = _top_k(scores, sampling.top_k)
         return torch.softmax(_top_p(scores, sampling.top_p), dim=-1)
+
+    def _rewind(self, num_tokens: int) -> None:
+        """To where the generator was before it drew the token behind so many, if it did that last."""
+        if self._drawn is not None and self._drawn[0] == num_tokens:
+            self._generator.set_state(self._drawn[1])
+        else:
+            self._drawn = num_tokens, self._generator.get_state()
 
     def _penalised(self, scores: torch.Tensor, output_ids: Sequence[int]) -> torch.Tensor:
         scores = scores.clone()

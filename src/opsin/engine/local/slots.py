@@ -72,9 +72,11 @@ class SlotCache:
             self._resize(*self._shape_for(longest))
 
     def promote(self, name: str) -> None:
-        """Its prompt is complete: it decodes from now on."""
-        self._swap(self.row(name), self._num_ready)
-        self._num_ready += 1
+        """Its prompt is complete: it decodes from now on. One that does already stays where it is."""
+        row = self.row(name)
+        if row >= self._num_ready:
+            self._swap(row, self._num_ready)
+            self._num_ready += 1
 
     def close(self, name: str) -> None:
         """Frees a row. Unknown names are fine."""
@@ -99,9 +101,16 @@ class SlotCache:
             for layer in self._layers
         ]
 
-    def copy_in(self, name: str, layers: Layers, length: int) -> None:
-        """Fills the first ``length`` positions of a row."""
-        row = self.row(name)
+    def open_with(self, name: str, length: int, layers: Layers, num_filled: int) -> None:
+        """As ``open``, with the first ``num_filled`` positions copied from ``layers``."""
+        self.open(name, length)
+        try:
+            self._copy_in(self.row(name), layers, num_filled)
+        except BaseException:  # half a beginning would be taken for a whole one
+            self.close(name)
+            raise
+
+    def _copy_in(self, row: int, layers: Layers, length: int) -> None:
         for index, (keys, values) in enumerate(layers):
             layer = self._layer(index, keys, values)
             layer.keys[row, :, :length] = keys[0, :, :length]
@@ -176,10 +185,13 @@ class SlotCache:
     def _swap(self, one: int, other: int) -> None:
         if one == other:
             return
-        pair, reverse = [one, other], [other, one]
-        for layer in self._layers:
-            layer.keys[pair] = layer.keys[reverse]
-            layer.values[pair] = layer.values[reverse]
+        tensors = [each for layer in self._layers for each in (layer.keys, layer.values)]
+        # Taken before anything moves: were there no memory in the midst, two rows would be half each other's.
+        spare = {each.shape: self._zeros(each, 1, each.shape[2])[0] for each in tensors}
+        for each in tensors:
+            held = spare[each.shape].copy_(each[one])
+            each[one] = each[other]
+            each[other] = held
         self._names[one], self._names[other] = self._names[other], self._names[one]
 
     def _move(self, source: int, target: int) -> None:
