@@ -595,6 +595,23 @@ def test_the_youngest_gives_way_when_the_kv_cache_is_full():
     assert bench.runner.prefilled.count(("three", 0, 12)) == 1
 
 
+def test_what_was_generated_is_not_run_again_with_the_pictures():
+    """The model may have chosen the image token, for which there are no features."""
+    bench = Bench(num_tokens=5, max_num_seqs=2, max_num_encoder_tokens=10)
+    for name in ("one", "two"):
+        bench.core.submit(submit(name, picture(name)))
+    while len(bench.runner.decoded) < 2:
+        bench.core.step()
+    bench.runner.error, bench.runner.fails_in = OutOfMemory(), Stage.DECODE
+    bench.core.step()
+    bench.runner.error = None
+    bench.run()
+    assert bench.runner.preempted == ["two"]
+    first, again, generated = [chunk for chunk in bench.runner.prefilled if chunk[0] == "two"]
+    assert first == again
+    assert generated[1] == again[2] < generated[2]
+
+
 def test_a_waiting_prompt_does_not_start_when_it_does_not_fit():
     bench = Bench(num_tokens=2, max_num_seqs=2, kv_capacity_tokens=32, max_model_len=32)
     bench.core.submit(submit("one", text=20))

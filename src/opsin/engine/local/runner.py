@@ -127,6 +127,8 @@ class TransformersRunner:
         with translated():
             if sequences:
                 self._slots.extend({sequence.id: sequence.num_tokens for sequence in sequences})
+            for sequence in sequences:  # one that was preempted may come here by a chunk that was not its last
+                self._slots.promote(sequence.id)
             for chunk in chunks:
                 self._open(chunk)
             by_row = sorted(sequences, key=lambda sequence: self._slots.row(sequence.id))

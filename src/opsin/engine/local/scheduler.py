@@ -209,10 +209,16 @@ def _lengths(holding: list[Sequence]) -> list[int]:
 
 def _chunk(sequence: Sequence, room: int) -> PrefillChunk:
     start = sequence.next_position
-    stop = sequence.cut(min(start + room, sequence.num_tokens))
+    stop = sequence.cut(min(start + room, _end(sequence, start)))
     if stop <= start:  # a picture that is longer than the budget and cannot be cut
         stop = sequence.cut_after(start + 1)
     return PrefillChunk(sequence, start, stop)
+
+
+def _end(sequence: Sequence, start: int) -> int:
+    """Where what may be run at once from ``start`` on ends: an image token that was generated is none of a picture."""
+    num_prompt = len(sequence.prompt_ids)
+    return num_prompt if sequence.image_positions and start < num_prompt else sequence.num_tokens
 
 
 def _same_shape(one: Unit, other: Unit) -> bool:
