@@ -11,6 +11,7 @@ import os
 import re
 import weakref
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, Self
 
 import pybase64
@@ -63,8 +64,8 @@ class ImagePreprocessor:
     """Works in scripts and from several threads. Leave it with ``close``, or use it as a context manager.
 
     Without an argument ``MAX_IMAGE_SIZE``, ``OUTPUT_FORMAT`` (``base64``, ``bytes``) and ``REDIS_URL`` of the
-    environment count. With the same ``OPSIN_GATEWAY__SERVER_SECRET_FILE`` several share what they
-    keep in Redis.
+    environment count. Limits on pictures are those of ``media.*``, from a file or as ``OPSIN_MEDIA__MAX_IMAGE_PIXELS``.
+    With the same ``OPSIN_GATEWAY__SERVER_SECRET_FILE`` several share what they keep in Redis.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class ImagePreprocessor:
         model: str | None = None,
         image_format: str = "jpeg:85",
         output: str | None = None,
+        config: Path | None = None,
     ) -> None:
         """Starts a sandboxed worker.
 
@@ -86,9 +88,10 @@ class ImagePreprocessor:
             model: folder or hub id; both sides become multiples of its visual tokens. Default: 28, as Qwen2-VL's.
             image_format: ``jpeg:QUALITY`` or ``png``.
             output: what ``process`` returns: ``base64`` or ``bytes``.
+            config: TOML file of settings; ``opsin.toml`` of the working directory where there is one.
 
         Raises:
-            ConfigError: a value is wrong, or there is no such model.
+            ConfigError: a value is wrong, or there is no such model or file.
         """
         max_side = _max_size() if max_size is None else max_size
         if max_side < 1:
@@ -98,12 +101,12 @@ class ImagePreprocessor:
                 f"the shortest side (min_size, --min-side) is {min_size}; it must be from 1 to {_MAX_BLOCK}, and not "
                 f"over the longest one, which is {max_side}"
             )
-        self._fitting = Fitting(max_side, min_size, block_of(model) if model else QWEN_BLOCK)
+        self._fitting = Fitting(max_side, min_size, block_of(model, config) if model else QWEN_BLOCK)
         self._encoding = encoding_of(image_format)
         self._output = _output(output or os.environ.get("OUTPUT_FORMAT") or "base64")
-        self._config = MediaConfig(render_workers=1)
         url = redis_url or os.environ.get("REDIS_URL")
-        settings = load_settings({"redis_url": url} if url else {})
+        settings = load_settings({"redis_url": url} if url else {}, config)
+        self._config = settings.media.model_copy(update={"render_workers": 1})
         self._background = BackgroundLoop("opsin-preprocess")
         try:
             self._pool, self._caches, self._renderer = self._background.run(lambda: _started(self._config, settings))
@@ -144,13 +147,15 @@ class ImagePreprocessor:
         return made.result.data
 
 
-def block_of(model: str) -> int:
+def block_of(model: str, config: Path | None = None) -> int:
     """Pixels per side of a model's visual token; 1 for a family whose processor cuts pictures otherwise.
 
+    ``config`` is a TOML file that has to exist if it is named.
+
     Raises:
-        ConfigError: there is no such model, or no rule for its type.
+        ConfigError: there is no such model or file, or no rule for the model's type.
     """
-    block = getattr(family_for(find_model(load_settings({"model": model})).vision), "factor", 1)
+    block = getattr(family_for(find_model(load_settings({"model": model}, config)).vision), "factor", 1)
     return block if isinstance(block, int) else 1
 
 

@@ -296,13 +296,16 @@ def _passed_on(settings: Settings, stated: tuple[Stated, ...]) -> Settings:
     return settings.model_copy(update={"managed": managed})
 
 
-def load_settings(values: dict[str, Any]) -> Settings:
+def load_settings(values: dict[str, Any], file: Path | None = None) -> Settings:
     """Settings from all sources; ``values`` is nested like Settings and stands in the place of flags.
+
+    ``file`` has to exist if it is named.
 
     Raises:
         ConfigError: listing every wrong value at once.
     """
-    return configuration({path: Given(value, "code", path) for path, value in flatten(Settings, values)}).checked()
+    stated = {path: Given(value, "code", path) for path, value in flatten(Settings, values)}
+    return configuration(stated, file).checked()
 
 
 def _file(named: Path | None, problems: list[Problem]) -> Layer:

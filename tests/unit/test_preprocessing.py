@@ -122,6 +122,29 @@ def test_the_command_reads_standard_input_and_of_what_has_no_end_no_more_than_it
     assert told.err == "opsin: /dev/zero: The picture has more than 10485760 bytes (max_image_bytes).\n"
 
 
+def test_a_picture_over_the_limits_is_made_smaller_where_the_settings_raise_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = picture(5100, 5000)
+    Path("a.png").write_bytes(data)
+    words = ["preprocess", "a.png", "--base64", "--max-side", "300"]
+    assert main(words) == 1
+    assert "in total 25500000; the limit is 25000000" in capsys.readouterr().err
+    limits = {"max_image_pixels": 25_500_000, "max_decoded_bytes_per_image": 102_000_000}
+    Path("limits.toml").write_text("".join(["[media]\n", *(f"{name} = {value}\n" for name, value in limits.items())]))
+    assert main([*words, "--config", "limits.toml"]) == 0
+    assert capsys.readouterr().out == of_the_seed(data, max_size=300) + "\n"
+    for name, value in limits.items():
+        monkeypatch.setenv(f"OPSIN_MEDIA__{name.upper()}", str(value))
+    assert main(words) == 0
+    monkeypatch.setenv("OPSIN_MEDIA__MAX_IMAGE_BYTES", str(len(data) - 1))
+    assert main(words) == 1
+    assert f"more than {len(data) - 1} bytes" in capsys.readouterr().err
+    assert main([*words, "--config", "none.toml"]) == 1
+    assert "none.toml: cannot be read" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("side", ["0", "-5"])
 def test_no_side_is_no_picture(side: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["preprocess", "a.png", "--max-side", side]) == 1

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pybase64
 
+from opsin.cli.flags import add_flags
 from opsin.core.errors import ConfigError, MediaError, MediaTooLarge
 from opsin.preprocessing import ImagePreprocessor
 
@@ -45,13 +46,18 @@ def add(command: argparse.ArgumentParser) -> None:
         "--overwrite", dest="_overwrite", action="store_true",
         help="replace files that are there; without it a file of other content is left, and an error",
     )  # fmt: skip
+    add_flags(command)
+    command.epilog = (
+        "A larger picture needs higher limits: media.* in the file, or OPSIN_MEDIA__MAX_IMAGE_BYTES, "
+        "OPSIN_MEDIA__MAX_IMAGE_PIXELS, OPSIN_MEDIA__MAX_DECODED_BYTES_PER_IMAGE in the environment."
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Returns 0 when all were made ready; says of each that was not why.
 
     Raises:
-        ConfigError: a value is wrong, or there is no such model or folder.
+        ConfigError: a value is wrong, or there is no such model, folder or settings file.
     """
     if not args._base64 and not args._folder.is_dir():
         raise ConfigError(f"--output-dir {args._folder}: there is no such folder")
@@ -63,6 +69,7 @@ def run(args: argparse.Namespace) -> int:
         model=args._model,
         image_format=args._format,
         output="bytes",
+        config=args._config,
     ) as preprocessor:
         for path in args._files:
             try:
