@@ -19,7 +19,7 @@ from opsin import tenancy
 from opsin.cli.flags import add_flags, read
 from opsin.core.errors import ConfigError
 from opsin.names import Flag, Group
-from opsin.tenants.keys import ApiKey, Limits, new_key
+from opsin.tenants.keys import NO_LIMITS, ApiKey, Limits, new_key
 from opsin.tenants.store import KeyStore, StoreUnreachable
 
 _WHERE = Group(
@@ -43,7 +43,9 @@ def add(command: argparse.ArgumentParser) -> None:
     create.add_argument("_tenant", metavar="TENANT", help="whose key it is; all keys of a tenant see the same data")
     create.add_argument("--expires", dest="_lifetime_s", type=lifetime_s, metavar="TIME", help="from now: 12h, 90d")
     create.add_argument("--admin", dest="_admin", action="store_true", help="may use the routes of admins too")
-    limits = create.add_argument_group("limits of the tenant for who sends this key; default: those of --tenant-limits")
+    limits = create.add_argument_group(
+        "limits of the tenant for who sends this key; default: those of its newest key, else of --tenant-limits"
+    )
     for name, field in Limits.model_fields.items():
         flag = f"--{name.replace('_', '-')}"
         limits.add_argument(flag, dest=f"_{name}", type=limit, metavar="N", help=field.description)
@@ -81,11 +83,15 @@ async def _run(args: argparse.Namespace, store: KeyStore) -> int:
 
 
 async def _create(args: argparse.Namespace, store: KeyStore) -> int:
-    limits = Limits(**{name: getattr(args, f"_{name}") for name in Limits.model_fields})
+    stated = Limits(**{name: getattr(args, f"_{name}") for name in Limits.model_fields})
+    last = await store.newest(args._tenant, time.time())
+    limits = stated.over(last.limits) if last else stated
     key, kept = new_key(args._tenant, lifetime_s=args._lifetime_s, admin=args._admin, limits=limits)
     await store.add(kept)
     print(key)
     print(f"opsin: key {kept.id} of {kept.tenant}; it is kept nowhere, so store it now", file=sys.stderr)
+    if last and (taken := _limits(last.limits, without=stated)):
+        print(f"opsin: limits as those of key {last.id}: {', '.join(taken)}", file=sys.stderr)
     return 0
 
 
@@ -113,7 +119,7 @@ def _show(keys: Sequence[ApiKey], *, as_json: bool) -> int:
     )
     now = time.time()
     for key in keys:
-        limits = "\n".join(f"{name} {value}" for name, value in key.limits.model_dump(exclude_none=True).items())
+        limits = "\n".join(_limits(key.limits))
         expires = "never" if key.expires is None else _date(key.expires)
         if key.has_expired(now):
             expires += "\nexpired"
@@ -123,11 +129,17 @@ def _show(keys: Sequence[ApiKey], *, as_json: bool) -> int:
     return 0
 
 
+def _limits(limits: Limits, without: Limits = NO_LIMITS) -> list[str]:
+    """One by one, but those that ``without`` has too."""
+    left_out = without.model_dump(exclude_none=True)
+    return [f"{name} {value}" for name, value in limits.model_dump(exclude_none=True).items() if name not in left_out]
+
+
 def limit(text: str) -> int:
     """At least 1. Raises argparse.ArgumentTypeError."""
     if not re.fullmatch(r"0*[1-9][0-9]{0,17}", text):
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no limit: a whole number, at least 1; without the flag there is none"
+            f"{text!r} is no limit: a whole number, at least 1; without the flag it is that of the tenant's newest key"
         )
     return int(text)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from opsin.tenants.keys import ApiKey
+from opsin.tenants.keys import ApiKey, newest
 from opsin.tenants.store import StoreUnreachable
 
 _OWNER_ONLY = 0o600
@@ -42,10 +42,14 @@ class KeyFile:
         """See KeyStore."""
         return await asyncio.to_thread(self._read)
 
+    async def newest(self, tenant: str, now: float) -> ApiKey | None:
+        """See KeyStore."""
+        return newest(self._read_if_there(), tenant, now)
+
     async def add(self, key: ApiKey) -> None:
         """Makes the file where there is none."""
         with self._locked():
-            self._write([*(self._read() if self._path.exists() else ()), key])
+            self._write([*self._read_if_there(), key])
 
     async def remove(self, key_id: str) -> ApiKey | None:
         """See KeyStore."""
@@ -58,6 +62,9 @@ class KeyFile:
 
     async def close(self) -> None:
         """Nothing is held open."""
+
+    def _read_if_there(self) -> list[ApiKey]:
+        return self._read() if self._path.exists() else []
 
     def _read(self) -> list[ApiKey]:
         try:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from pydantic import ValidationError
 
-from opsin.tenants.keys import ApiKey
+from opsin.tenants.keys import ApiKey, newest
 from opsin.tenants.store import StoreUnreachable
 
 if TYPE_CHECKING:
@@ -35,6 +35,10 @@ class RedisKeys:
         """See KeyStore."""
         lines = await _asked(cast("Awaitable[dict[bytes, bytes]]", self._client.hgetall(KEYS)))
         return sorted(map(_parsed, lines.values()), key=lambda key: (key.created, key.id))
+
+    async def newest(self, tenant: str, now: float) -> ApiKey | None:
+        """See KeyStore; of several that were made in one second, any."""
+        return newest(await self.all(), tenant, now)
 
     async def add(self, key: ApiKey) -> None:
         """See KeyStore."""

@@ -11,6 +11,7 @@ import hashlib
 import re
 import secrets
 import time
+from collections.abc import Iterable
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -62,6 +63,12 @@ class ApiKey(BaseModel):
     def line(self) -> str:
         """As one line of JSON, what is default left out."""
         return self.model_dump_json(exclude_defaults=True)
+
+
+def newest(keys: Iterable[ApiKey], tenant: str, now: float) -> ApiKey | None:
+    """The tenant's last one of ``keys``, in their order, that opens at ``now``, in Unix seconds; None if none does."""
+    live = [key for key in keys if key.tenant == tenant and not key.has_expired(now)]
+    return live[-1] if live else None
 
 
 def digest_of(key: str) -> str:

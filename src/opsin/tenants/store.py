@@ -37,6 +37,10 @@ class KeyStore(Protocol):
         """Every key, also those that have expired, in the order in which they were made."""
         ...
 
+    async def newest(self, tenant: str, now: float) -> ApiKey | None:
+        """The tenant's last key that opens at ``now``, in Unix seconds; None also where there is no store yet."""
+        ...
+
     async def add(self, key: ApiKey) -> None:
         """Keeps one more."""
         ...

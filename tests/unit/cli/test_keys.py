@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from opsin.cli.main import main, parse
 from opsin.tenants.keys import Limits, digest_of
+from tests.redis_server import needs_redis, redis_server
 
 
 def test_a_key_is_made_shown_once_listed_by_its_id_and_revoked(
@@ -31,6 +33,43 @@ def test_a_key_is_made_shown_once_listed_by_its_id_and_revoked(
     kept = (tmp_path / "keys").read_text()
     assert digest_of(second) in kept
     assert digest_of(first) not in kept
+
+
+def test_a_further_key_has_the_limits_of_the_newest_unless_they_are_stated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["--api-keys-file", str(tmp_path / "keys")]
+    _assert_limits_are_taken_over(where, capsys)
+
+
+@needs_redis
+def test_a_further_key_in_redis_has_the_limits_of_the_newest(capsys: pytest.CaptureFixture[str]) -> None:
+    with redis_server() as server:
+        where = ["--api-keys-in-redis", "--redis-url", server.url]
+        _assert_limits_are_taken_over(where, capsys)
+
+
+def _assert_limits_are_taken_over(where: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    def make(tenant: str, *flags: str) -> tuple[dict[str, Any], str]:
+        assert main(["keys", "create", tenant, *flags, *where]) == 0
+        told = capsys.readouterr().err
+        assert main(["keys", "list", "--json", *where]) == 0
+        listed = json.loads(capsys.readouterr().out)
+        return next(key for key in listed if f"key {key['id']} of {tenant};" in told), told
+
+    old, told = make("acme", "--requests-per-minute", "2", "--max-queue", "4", "--admin", "--expires", "90d")
+    assert "limits as" not in told
+    second, told = make("acme")
+    assert second["limits"] == old["limits"]
+    assert f"limits as those of key {old['id']}: requests_per_minute 2, max_queue 4\n" in told
+    assert (second["admin"], "expires" in second) == (False, False), "of what is not stated limits alone are"
+    main(["keys", "revoke", second["id"], *where])
+    third, told = make("acme", "--requests-per-minute", "9", "--images-per-minute", "5")
+    assert third["limits"] == {"requests_per_minute": 9, "images_per_minute": 5, "max_queue": 4}
+    assert f"limits as those of key {old['id']}: max_queue 4\n" in told
+    other, told = make("other")
+    assert not other["limits"]
+    assert "limits as" not in told
 
 
 def test_every_limit_is_readable_in_80_columns(

@@ -64,6 +64,19 @@ async def test_a_key_expires_in_its_time(store: KeyStore) -> None:
     assert await ring.find(key) is None
 
 
+async def test_the_newest_key_is_the_tenants_last_that_opens(store: KeyStore) -> None:
+    assert await store.newest("acme", 0.0) is None, "also before there is a store"
+    made = [new_key(tenant, lifetime_s=60)[1] for tenant in ("acme", "acme", "other")]
+    now = float(made[0].created)
+    first, second, other = (key.model_copy(update={"created": int(now) + age}) for age, key in enumerate(made))
+    first = first.model_copy(update={"expires": None})
+    for key in (first, second, other):
+        await store.add(key)
+    assert (await store.newest("acme", now), await store.newest("other", now)) == (second, other)
+    assert await store.newest("acme", now + 120) == first, "the second has expired"
+    assert await store.newest("other", now + 120) is None
+
+
 async def test_the_store_is_asked_once_in_its_time_however_many_ask(tmp_path: Path) -> None:
     class Counting(KeyFile):
         asked = 0
