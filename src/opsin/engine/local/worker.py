@@ -19,7 +19,7 @@ import threading
 import time
 from typing import BinaryIO
 
-from opsin.core.allocator import keep_large_blocks
+from opsin.core.allocator import give_back_pages, keep_large_blocks
 from opsin.core.errors import ConfigError, OpsinError
 from opsin.core.garbage import settle
 from opsin.engine.local import openmp
@@ -200,6 +200,7 @@ class Worker:
         if now - self._expired_at >= EXPIRY_INTERVAL_S:
             self._expired_at = now
             core.expire()
+            give_back_pages()
 
     def _take(self, core: EngineCore, message: ToWorker) -> bool:
         match message:
