@@ -172,7 +172,8 @@ def _of_machine(options: LocalOptions, card: ModelCard | None) -> list[Finding]:
     except ConfigError as error:
         return [Finding("engine", Status.PROBLEM, error.message)]
     memory = f"{_gib(machine.free_bytes)} of {_gib(machine.total_bytes)} free"
-    device = f"{machine.device} ({machine.device_name}), {machine.dtype}, {machine.threads} threads, {memory}"
+    int8 = "int8: yes (VNNI)" if machine.has_int8 else "int8: no"
+    device = f"{machine.device} ({machine.device_name}), {machine.dtype}, {int8}, {machine.threads} threads, {memory}"
     return [
         Finding("engine", Status.OK, f"local: torch {machine.torch}, transformers {machine.transformers}"),
         Finding("device", Status.OK, device),

@@ -10,10 +10,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from huggingface_hub import constants
 
+from opsin import doctor
 from opsin.cli.main import main
+from opsin.engine.local.config import LocalOptions
+from opsin.engine.local.probe import Machine, probe
 from opsin.engine.local.quantized_linear import can_quantize
 from opsin.testing.scripted_upstream import ScriptedUpstream
 from opsin.testing.scripted_upstream import serve as scripted
@@ -109,6 +113,20 @@ def test_problems_are_found_at_once_and_fail(capsys: pytest.CaptureFixture[str])
 def test_an_arithmetic_that_the_cpu_does_not_have_is_a_problem(capsys: pytest.CaptureFixture[str]) -> None:
     found = findings(capsys, "--device", "cpu", "--vision-dtype", "int8", status=0 if can_quantize() else 1)
     assert found["engine"][0]["text"].startswith("local: torch" if can_quantize() else "vision_dtype int8 needs")
+
+
+@pytest.mark.parametrize(("has_int8", "told"), [(True, ", int8: yes (VNNI), "), (False, ", int8: no, ")])
+def test_the_device_says_whether_it_has_int8(
+    has_int8: bool, told: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = probe(LocalOptions(device="cpu"), None)
+    assert machine.has_int8 == can_quantize()
+
+    def found(options: LocalOptions, checkpoint_dtype: str | None) -> Machine:
+        return msgspec.structs.replace(machine, has_int8=has_int8)
+
+    monkeypatch.setattr(doctor, "probe", found)
+    assert told in findings(capsys, status=0)["device"][0]["text"]
 
 
 @pytest.fixture

@@ -20,13 +20,17 @@ _TIMEOUT_S = 120.0
 
 
 class Machine(msgspec.Struct, frozen=True):
-    """What the engine would run on. Memory in bytes: the device's own, or the machine's."""
+    """What the engine would run on. Memory in bytes: the device's own, or the machine's.
+
+    ``has_int8``: whether ``vision_dtype`` may be int8 there.
+    """
 
     torch: str
     transformers: str
     device: str
     device_name: str
     dtype: str
+    has_int8: bool
     threads: int
     free_bytes: int
     total_bytes: int
@@ -78,7 +82,7 @@ def _look(wanted_device: str, wanted_dtype: str, vision_dtype: VisionDtype, chec
     import transformers
 
     from opsin.engine.local.loading import choose_device, choose_dtype
-    from opsin.engine.local.vision_encoder import require
+    from opsin.engine.local.vision_encoder import has_int8, require
 
     device = choose_device(wanted_device)
     require(vision_dtype, device)
@@ -91,6 +95,7 @@ def _look(wanted_device: str, wanted_dtype: str, vision_dtype: VisionDtype, chec
         device=device,
         device_name=torch.cuda.get_device_name() if device == "cuda" else torch.backends.cpu.get_cpu_capability(),
         dtype=str(dtype).removeprefix("torch."),
+        has_int8=has_int8(device),
         threads=torch.get_num_threads(),
         free_bytes=free,
         total_bytes=total,

@@ -40,9 +40,14 @@ class VisionArithmetic:
         return "int8" if self.is_int8 else str(self.dtype).removeprefix("torch.")
 
 
+def has_int8(device: str) -> bool:
+    """Whether ``device``, such as ``cpu``, multiplies int8 fast."""
+    return device == "cpu" and can_quantize()
+
+
 def require(wanted: VisionDtype, device: str) -> None:
     """Raises ConfigError where ``device``, such as ``cpu``, has no fast ``wanted``."""
-    if wanted != "int8" or (device == "cpu" and can_quantize()):
+    if wanted != "int8" or has_int8(device):
         return
     found = "this CPU has none" if device == "cpu" else f"the model runs on {device}"
     raise ConfigError(f"vision_dtype int8 needs a CPU with VNNI instructions, and {found}")
