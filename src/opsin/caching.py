@@ -78,7 +78,8 @@ def caches_of(config: CacheConfig, metrics: Metrics, *, secret: bytes | None, ur
     if secret is None and (url or config.dir):
         logger.warning(
             "%s",
-            "there is no --server-secret-file: other gateways, and this one after a restart, cannot use what it keeps",
+            "there is no --server-secret-file: other gateways, and this one after a restart, can neither use nor "
+            "delete what it keeps",
         )
     key = hashlib.sha256(secret).digest() if secret else secrets.token_bytes(32)
     seal, scopes, tombstones = Seal(key), Scopes(key), Tombstones(config.tombstone_ttl_s)

@@ -393,6 +393,32 @@ async def test_what_one_gateway_deletes_while_another_is_cut_off_is_gone_there_w
         await cable.cut()
 
 
+async def test_beside_a_gateway_of_another_secret_nothing_is_called_deleted(
+    redis: RedisServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    data, secret = png(11), tmp_path / "secret"
+    stated: dict[str, Any] = {"cache": PATIENT, "gateway": {"server_secret_file": str(secret)}}
+    async with asked(redis_url=redis.url, cache=PATIENT) as (two, other):
+        async with asked(redis_url=redis.url, **stated) as (one, client):
+            kept = await client.files.create(file=("p.png", data), purpose="vision")
+            doomed = await other.files.create(file=("p.png", data), purpose="vision")
+            await until_replicas(redis, 2)
+            for path in (f"/v1/files/{doomed.id}", f"/v1/media/{sha256(data)}", "/v1/tenants/anonymous/media"):
+                answer = await delete(two, path)
+                assert (answer["tiers"]["replicas"], answer["deleted"]) == ("unreachable", False), path
+            assert "event=deletion_not_understood gateways=1" in caplog.text
+            assert "same --server-secret-file" in caplog.text
+            assert (await client.files.content(kept.id)).content == data
+            answer = await delete(one, f"/v1/media/{sha256(data)}")
+            assert (answer["tiers"]["replicas"], answer["deleted"]) == ("unreachable", False)
+            with redis.client() as client_of_redis:
+                said = b"".join(values_of(client_of_redis, b"opsin:replicas"))
+            text = secret.read_text().strip()
+            assert not any(key.encode() in said for key in (text, hashlib.sha256(bytes.fromhex(text)).hexdigest()))
+        answer = await delete(two, f"/v1/media/{sha256(data)}")
+        assert (answer["tiers"]["replicas"], answer["deleted"]) == ("none", True), "it is alone now"
+
+
 async def until_replicas(redis: RedisServer, count: int) -> None:
     with redis.client() as client:
         async with asyncio.timeout(60):

@@ -2,7 +2,8 @@
 
 A stream holds what was deleted, by opaque names: never a digest. Each gateway reads it from where it stopped, does the
 same to what it keeps itself, and says how far it is. What it deletes while it is cut off it tells later. Entries carry
-a keyed digest, so that nobody but a gateway can dig anything up.
+a keyed digest, so that nobody but a gateway can dig anything up. Only gateways of the same secret know the same names;
+where another one is there, no deletion counts as done by all.
 """
 
 from __future__ import annotations
@@ -35,6 +36,10 @@ _ACK_S = 2.0
 _ACK_POLL_S = 0.02
 _BATCH = 100
 _MAX_UNTOLD = 10_000
+_STRANGERS = (
+    "other gateways at this Redis have another secret, and may keep and serve what was deleted here: start all with "
+    "the same --server-secret-file, or each with a Redis database of its own (--redis-url redis://HOST/NUMBER)"
+)
 
 
 class Deletion(msgspec.Struct, frozen=True):
@@ -52,10 +57,12 @@ Apply = Callable[[Deletion], Awaitable[None]]
 
 
 class _Presence(msgspec.Struct, array_like=True, frozen=True):
-    """How far a gateway is in the stream, and when it said so, in seconds since 1970."""
+    """How far a gateway is in the stream, and when it said so, in seconds since 1970. ``fingerprint`` is of its
+    secret, a keyed digest; empty where a gateway does not say."""
 
     last: str
     seen_at: float
+    fingerprint: str = ""
 
 
 class Journal:
@@ -65,6 +72,7 @@ class Journal:
         self._link = link
         self._scopes = scopes
         self._key = hmac.digest(secret, b"opsin deletions", "sha256")
+        self._fingerprint = hmac.digest(secret, b"opsin fingerprint", "sha256").hex()
         self._keep_s = keep_s
         self._id = secrets.token_hex(8)
         self._last = "0-0"
@@ -108,22 +116,25 @@ class Journal:
         return bytes(entry).decode()
 
     async def _done_by_all(self, entry: str) -> PurgeOutcome:
-        """As far as they are known and were heard of."""
+        """As far as they are known and were heard of. Gateways of another secret cannot do it."""
         deadline = time.monotonic() + _ACK_S
         while True:
-            behind, others = await self._behind(entry)
-            if not behind:
+            others = await self._others()
+            strangers = sum(said.fingerprint != self._fingerprint for said in others)
+            if strangers:
+                logger.warning("%s", fields(event="deletion_not_understood", gateways=strangers, reason=_STRANGERS))
+                return PurgeOutcome.UNREACHABLE
+            if all(_place(said.last) >= _place(entry) for said in others):
                 return PurgeOutcome.ERASED if others else PurgeOutcome.NONE
             if time.monotonic() > deadline:
                 return PurgeOutcome.UNREACHABLE
             await asyncio.sleep(_ACK_POLL_S)
 
-    async def _behind(self, entry: str) -> tuple[int, int]:
-        """How many other gateways have not read so far, and how many there are."""
+    async def _others(self) -> list[_Presence]:
+        """The other gateways."""
         found = pairs_of(await self._link.command("HGETALL", _REPLICAS))
         others = [said for name, stored in found if name.decode() != self._id and (said := _presence(stored))]
-        alive = [said for said in others if said.seen_at > time.time() - self._keep_s]
-        return sum(_place(said.last) < _place(entry) for said in alive), len(alive)
+        return [said for said in others if said.seen_at > time.time() - self._keep_s]
 
     async def _follow(self, apply: Apply) -> None:
         wait_s, is_cut_off = 0.0, False
@@ -161,7 +172,7 @@ class Journal:
                 if deletion is not None:
                     await apply(deletion)
                 self._last = bytes(name).decode()
-        said = msgspec.json.encode(_Presence(self._last, time.time()))
+        said = msgspec.json.encode(_Presence(self._last, time.time(), self._fingerprint))
         await self._link.waiting(0, "HSET", _REPLICAS, self._id, said)
 
     def _of_others(self, words: object) -> Deletion | None:

@@ -22,7 +22,7 @@ from opsin.gateway.admission import Place
 from opsin.gateway.auth import Caller
 from opsin.gateway.body import BodyLimits, stream_body
 from opsin.gateway.deadline import Deadline
-from opsin.gateway.erasing import FILES
+from opsin.gateway.erasing import FILES, REPLICAS
 from opsin.gateway.errors import as_opsin_error, to_response
 from opsin.gateway.exchange import CLIENT_GONE, LAST_WORDS_S, count_answer
 from opsin.gateway.rate_headers import rate_headers
@@ -153,7 +153,7 @@ class _FileRoutes:
         removed = await eraser.files.remove(scope, request.path_params["id"])
         tiers = dict(await eraser.erase(scope, removed.file.sha256, files=False)) if removed.is_last else {}
         tiers[FILES] = PurgeOutcome.ERASED
-        return FileDeleted(removed.file.id, deleted=True, tiers=tiers)
+        return FileDeleted(removed.file.id, deleted=tiers.get(REPLICAS) != PurgeOutcome.UNREACHABLE, tiers=tiers)
 
     async def delete_media(self, request: Request, scope: str) -> MediaDeleted:
         sha256 = str(request.path_params["sha256"])

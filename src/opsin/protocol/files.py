@@ -34,7 +34,8 @@ class FileList(msgspec.Struct):
 
 
 class FileDeleted(msgspec.Struct):
-    """``DELETE /v1/files/{id}``. ``tiers``: erased, none, or unreachable, by place."""
+    """``DELETE /v1/files/{id}``. ``tiers``: erased, none, or unreachable, by place. ``deleted``: the other gateways are
+    not unreachable."""
 
     id: str
     deleted: bool
