@@ -75,7 +75,8 @@ def _body(media: list[MediaBytes], question: str, args: argparse.Namespace) -> b
         parts.append({"type": "image_url", "image_url": {"url": url, "detail": args._detail}})
     parts.append({"type": "text", "text": question})
     message = {"role": "user", "content": parts}
-    return json.dumps({"messages": [message], "max_tokens": args._max_tokens}).encode()
+    stated = {} if args._max_tokens is None else {"max_tokens": args._max_tokens}
+    return json.dumps({"messages": [message], **stated}).encode()
 
 
 async def _ask(settings: Settings, media: list[MediaBytes], body: bytes, *, as_json: bool) -> int:

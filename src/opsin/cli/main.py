@@ -155,7 +155,8 @@ def _add_ask(command: argparse.ArgumentParser) -> None:
         help="pictures (files, or URLs that are allowed), then the question",
     )
     command.add_argument("--detail", dest="_detail", default="auto", choices=_DETAILS)
-    command.add_argument("--max-tokens", dest="_max_tokens", type=int, default=256, metavar="N")
+    longest = "tokens of the answer at most; default: what the context leaves, or the server's own"
+    command.add_argument("--max-tokens", dest="_max_tokens", type=int, metavar="N", help=longest)
     command.add_argument("--json", dest="_json", action="store_true", help="print the whole answer as JSON")
     add_flags(command, _RUNNING, MODEL, LOADING, MEDIA)
 

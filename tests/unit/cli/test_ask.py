@@ -54,6 +54,15 @@ async def test_a_model_of_the_server_is_chosen_and_the_space_before_the_answer_g
         assert "no model named three; it serves" in capsys.readouterr().err
 
 
+async def test_an_answer_is_limited_where_somebody_says_so() -> None:
+    upstream = ScriptedUpstream(script=Script(text="47 apples"))
+    words = ["ask", PICTURE, "How many?", "--url"]
+    async with serve(upstream) as url:
+        for limit in ([], ["--max-tokens", "9"]):
+            assert await asyncio.to_thread(main, [*words, url, *limit]) == 0
+    assert [json.loads(one.body).get("max_tokens") for one in upstream.received] == [None, 9]
+
+
 async def test_a_server_with_a_key_names_the_flag(capsys: pytest.CaptureFixture[str]) -> None:
     async with serve(ScriptedUpstream(api_key="secret")) as url:
         assert await asyncio.to_thread(main, ["ask", PICTURE, "What is it?", "--url", url]) == 1
