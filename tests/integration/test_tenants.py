@@ -145,6 +145,20 @@ async def test_requests_in_a_minute_end_in_429_with_what_is_left(keys: Keys) -> 
         assert not [name for name in free.headers if name.startswith("x-ratelimit")]
 
 
+async def test_what_is_over_a_lower_limit_is_told_as_nothing_left(keys: Keys) -> None:
+    """The limits of another key of the tenant, which has used more than they allow."""
+    free = await keys.make("acme", requests_per_minute=9, image_tokens_per_minute=1000)
+    slow, poor = await keys.make("acme", requests_per_minute=1), await keys.make("acme", image_tokens_per_minute=50)
+    async with served_to(keys) as served:
+        assert [(await ask(served, free, picture(256), max_tokens=1)).status for _ in range(2)] == [200, 200]
+        for key, meter, limit in ((slow, "requests", "1"), (poor, "image-tokens", "50")):
+            refused = await ask(served, key, picture(64))
+            assert (refused.status, refused.code) == (429, "rate_limit_exceeded")
+            assert refused.headers[f"x-ratelimit-limit-{meter}"] == limit
+            assert refused.headers[f"x-ratelimit-remaining-{meter}"] == "0"
+            assert refused.headers[f"x-ratelimit-reset-{meter}"].endswith("s")
+
+
 async def test_pictures_are_counted_before_one_is_loaded_and_their_tokens_before_one_is_decoded(keys: Keys) -> None:
     """What is refused for its number would be refused otherwise for what it is, had anybody looked."""
     no_picture, good = b"no picture", picture(256)

@@ -7,7 +7,7 @@ before one is decoded, and then it waits for its turn at the engine.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -18,6 +18,8 @@ from opsin.tenants.lanes import Cost, Lanes
 from opsin.tenants.quota import Meter, Quotas, Reading
 
 _RETRY_AFTER_S = 1
+_Ask = Callable[[str, Meter, int, int], Awaitable[Reading]]
+"""Of ``Quotas``: with tenant, meter, limit and cost."""
 
 
 class Turns(Protocol):
@@ -71,8 +73,7 @@ class Place:
         await self._charge(Meter.IMAGES, limits.images_per_minute, count)
         if count and limits.image_tokens_per_minute is not None:
             _refuse_hopeless(Meter.IMAGE_TOKENS, limits.image_tokens_per_minute, count)
-            meter, limit = Meter.IMAGE_TOKENS, limits.image_tokens_per_minute
-            self._readings[meter] = await self._quotas.check(self._caller.tenant, meter, limit, count)
+            await self._ask(self._quotas.check, Meter.IMAGE_TOKENS, limits.image_tokens_per_minute, count)
 
     async def turn(self, lanes: Lanes, cost: Cost, watch: Stopwatch) -> None:
         """See Turns."""
@@ -92,10 +93,15 @@ class Place:
         if limit is None or cost == 0:
             return
         _refuse_hopeless(meter, limit, cost)
+        await self._ask(self._quotas.charge, meter, limit, cost)
+
+    async def _ask(self, ask: _Ask, meter: Meter, limit: int, cost: int) -> None:
+        """Keeps what is left, also of a meter that refuses."""
+        tenant = self._caller.tenant
         try:
-            self._readings[meter] = await self._quotas.charge(self._caller.tenant, meter, limit, cost)
+            self._readings[meter] = await ask(tenant, meter, limit, cost)
         except RateLimited:
-            self._readings[meter] = await self._quotas.check(self._caller.tenant, meter, limit, 0)
+            self._readings[meter] = await self._quotas.read(tenant, meter, limit)
             raise
 
 

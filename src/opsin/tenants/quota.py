@@ -88,6 +88,10 @@ class Quotas(Protocol):
         """The same, without taking anything."""
         ...
 
+    async def read(self, tenant: str, meter: Meter, limit: int) -> Reading:
+        """What is left: 0 also where more than ``limit`` was used, as under another key's. Never refuses."""
+        ...
+
     async def close(self) -> None:
         """Ends connections."""
         ...
@@ -116,6 +120,10 @@ class WindowQuotas:
         if window.used + cost > limit:
             raise _refused(meter, limit, cost, window)
         return _reading(meter, limit, window)
+
+    async def read(self, tenant: str, meter: Meter, limit: int) -> Reading:
+        """See Quotas."""
+        return _reading(meter, limit, await self._window(tenant, meter))
 
     async def close(self) -> None:
         """Nothing is held open."""
@@ -148,6 +156,10 @@ class SharedQuotas:
     async def check(self, tenant: str, meter: Meter, limit: int, cost: int) -> Reading:
         """See Quotas."""
         return await self._asked(lambda quotas: quotas.check(tenant, meter, limit, cost))
+
+    async def read(self, tenant: str, meter: Meter, limit: int) -> Reading:
+        """See Quotas."""
+        return await self._asked(lambda quotas: quotas.read(tenant, meter, limit))
 
     async def close(self) -> None:
         """See Quotas."""

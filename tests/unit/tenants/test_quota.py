@@ -54,6 +54,8 @@ async def test_all_of_it_or_nothing_and_each_tenant_its_own(quotas: Quotas) -> N
     assert (await quotas.charge("a", TOKENS, 1000, 100)).remaining == 0
     with pytest.raises(RateLimited):
         await quotas.check("a", TOKENS, 1000, 1)
+    lower = await quotas.read("a", TOKENS, 300)
+    assert (lower.limit, lower.remaining) == (300, 0), "another key's limit, and more was used"
     assert (await quotas.charge("b", TOKENS, 1000, 1000)).remaining == 0
     assert (await quotas.charge("a", Meter.REQUESTS, 5, 1)).remaining == 4
     assert (await quotas.check("a", TOKENS, 3000, 1)).remaining == 2000, "another key's limit, the same counter"
