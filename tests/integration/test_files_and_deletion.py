@@ -361,6 +361,18 @@ async def test_hit_before_and_miss_after_and_nothing_left_anywhere(tmp_path: Pat
         assert set(again["tiers"].values()) == {"none"}
 
 
+async def test_a_picture_is_deleted_by_its_digest_in_either_form() -> None:
+    async with asked() as (served, client):
+        for before in ("", "sha256:"):
+            await client.files.create(file=("p.png", png(7)), purpose="vision")
+            answer = await delete(served, f"/v1/media/{before}{sha256(png(7))}")
+            assert (answer["tiers"]["files"], answer["sha256"]) == (PurgeOutcome.ERASED, sha256(png(7)))
+        for wrong in ("sha256:", f"sha256:{'0' * 63}", f"md5:{'0' * 64}", f"sha256:sha256:{'0' * 64}", "A" * 64):
+            async with served.http.delete(f"{served.url}/v1/media/{wrong}") as response:
+                error = (await response.json())["error"]
+                assert (response.status, error["code"], error["param"]) == (400, "invalid_digest", "sha256"), wrong
+
+
 async def test_what_one_gateway_deletes_while_another_is_cut_off_is_gone_there_when_it_is_back(
     redis: RedisServer,
     tmp_path: Path,

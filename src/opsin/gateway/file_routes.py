@@ -37,7 +37,8 @@ logger = logging.getLogger(__name__)
 Handler = Callable[[Request, str], Coroutine[Any, Any, msgspec.Struct | Response]]
 """With the scope of who asks."""
 
-_DIGEST = re.compile("[0-9a-f]{64}")
+_DIGEST = re.compile("(?:sha256:)?([0-9a-f]{64})")
+"""Alone, or as parts of messages have it."""
 _MAX_LISTED = 10_000
 _PIECE_BYTES = 256 * 2**10
 
@@ -156,9 +157,14 @@ class _FileRoutes:
         return FileDeleted(removed.file.id, deleted=tiers.get(REPLICAS) != PurgeOutcome.UNREACHABLE, tiers=tiers)
 
     async def delete_media(self, request: Request, scope: str) -> MediaDeleted:
-        sha256 = str(request.path_params["sha256"])
-        if not _DIGEST.fullmatch(sha256):
-            raise InvalidRequest("a digest is 64 lower-case hex digits", code=Code.INVALID_DIGEST, param="sha256")
+        found = _DIGEST.fullmatch(str(request.path_params["sha256"]))
+        if found is None:
+            raise InvalidRequest(
+                "a digest is 64 lower-case hex digits, with or without 'sha256:' before them",
+                code=Code.INVALID_DIGEST,
+                param="sha256",
+            )
+        sha256 = found[1]
         tiers = await self._gateway.eraser.erase(scope, sha256)
         return MediaDeleted(_is_gone(tiers), tiers, sha256=sha256)
 
