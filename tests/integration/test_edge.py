@@ -72,6 +72,10 @@ async def test_a_proxy_may_leave_the_path_on_or_take_it_off() -> None:
             assert (await get(url + path))[0] == 200, path
         for path in ("/other/v1/models", "/vlmv1/models"):
             assert (await get(url + path))[0] == 404, path
+        async with aiohttp.ClientSession() as http:
+            for path in ("/v1/files", "/vlm/v1/files"):
+                async with http.put(url + path) as response:
+                    assert (response.status, response.headers["allow"]) == (405, "GET, HEAD, POST"), path
 
 
 async def test_metrics_of_their_own_port_need_no_key_and_are_alone() -> None:

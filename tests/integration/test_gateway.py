@@ -45,6 +45,23 @@ async def test_unknown_routes_and_methods_answer_in_openais_shape() -> None:
             assert (response.status, (await response.json())["error"]["code"]) == (404, "model_not_found")
 
 
+async def test_a_405_names_all_methods_of_its_path_and_a_401_how_to_send_a_key() -> None:
+    async with gateway(gateway={"api_key": "secret"}) as served:
+        for method, route, allowed in (
+            ("PUT", "/v1/files", "GET, HEAD, POST"),
+            ("POST", "/v1/files/file-1", "DELETE, GET, HEAD"),
+            ("GET", "/v1/chat/completions", "POST"),
+            ("OPTIONS", "/health", "GET, HEAD"),
+        ):
+            async with served.http.request(method, served.url + route) as response:
+                assert (response.status, response.headers["allow"]) == (405, allowed), route
+        for method, route in (("POST", "/v1/chat/completions"), ("GET", "/v1/files"), ("GET", "/v1/models")):
+            async with served.http.request(method, served.url + route) as response:
+                assert (response.status, response.headers["www-authenticate"]) == (401, "Bearer"), route
+        async with served.http.get(f"{served.url}/v1/nothing") as response:
+            assert not {"allow", "www-authenticate"} & {name.lower() for name in response.headers}
+
+
 async def test_routes_that_clients_know_from_elsewhere_say_what_to_use_instead() -> None:
     async with gateway() as served:
         for route, said in (

@@ -7,8 +7,9 @@ import logging
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match, Route
 
-from opsin.core.errors import MethodNotAllowed, NotFound, OpsinError
+from opsin.core.errors import MethodNotAllowed, NotFound, OpsinError, Unauthorized
 from opsin.gateway.request_id import HEADER
 from opsin.protocol.response import error_body
 from opsin.telemetry.logs import fields
@@ -26,10 +27,13 @@ _V1_ROUTES = ("/v1/chat/completions", "/v1/tokens", "/v1/files", "/v1/models")
 
 
 def to_response(error: OpsinError) -> Response:
-    """OpenAI's error object, with ``x-should-retry`` and ``Retry-After`` as the official SDKs read them."""
+    """OpenAI's error object, with ``x-should-retry`` and ``Retry-After`` as the official SDKs read them; where a key is
+    wanted, with the challenge that RFC 9110 asks for."""
     headers = {"x-should-retry": "true" if error.retryable else "false"}
     if error.retry_after_s is not None:
         headers["retry-after"] = str(error.retry_after_s)
+    if isinstance(error, Unauthorized):
+        headers["www-authenticate"] = "Bearer"
     return Response(error_body(error), status_code=error.status, headers=headers, media_type="application/json")
 
 
@@ -52,8 +56,17 @@ async def on_http_exception(request: Request, error: Exception) -> Response:
     """Starlette handler for routing failures."""
     status = error.status_code if isinstance(error, HTTPException) else 404
     if status == 405:
-        return to_response(MethodNotAllowed(f"{request.method} is not served on this route"))
+        response = to_response(MethodNotAllowed(f"{request.method} is not served on this route"))
+        response.headers["allow"] = ", ".join(_methods(request))
+        return response
     return to_response(NotFound(f"there is no such route; {_instead(request)}"))
+
+
+def _methods(request: Request) -> list[str]:
+    """All that its path is served with: Starlette tells those of one route, and a path may have several."""
+    routes = [route for route in request.app.routes if isinstance(route, Route)]
+    matching = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]
+    return sorted({method for route in matching for method in route.methods or ()})
 
 
 def _instead(request: Request) -> str:
