@@ -287,6 +287,6 @@ async def test_a_running_server_counts_by_its_own_model(capsys: pytest.CaptureFi
         assert await asyncio.to_thread(main, words[:-1]) == 0
         assert "not counted: the server does not know the model behind it" in capsys.readouterr().out
         assert await asyncio.to_thread(main, [*words, "--model", "other"]) == 1
-        assert "no such model" in capsys.readouterr().err
+        assert "the model `other` does not exist here" in capsys.readouterr().err
         assert await asyncio.to_thread(main, [*words, "--size", "5x5"]) == 1
         assert "--size" in capsys.readouterr().err
