@@ -51,7 +51,7 @@ def _in_gateway(_: object, conversation: object, *__: object) -> None:
         threading.Thread(target=_fail, args=(conversation,)).start()
 
 
-def _in_engine(_: object, chunk: Any) -> None:
+def _in_engine(_: object, chunk: Any, _tokens: object) -> None:
     if chunk.sequence.sampling.max_tokens == MAX_TOKENS_OF_A_BUG:
         _fail(chunk.sequence)
 
@@ -63,5 +63,5 @@ def _in_render_worker(data: bytes, header: Any, *_: object) -> None:
 
 _sabotage(Auth, "caller", _in_route)
 _sabotage(PromptBuilder, "tokenise", _in_gateway)
-_sabotage(EngineCore, "_prefill_chunk", _in_engine)
+_sabotage(EngineCore, "_go_on", _in_engine)
 _sabotage(render, "render", _in_render_worker)
