@@ -24,9 +24,8 @@ print(default, faults())
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's settings")
 def test_memory_of_a_large_body_is_used_again() -> None:
-    told = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True).stdout
-    default, kept = map(int, told.split())
-    assert kept < default / 10, told
+    default, kept = _told_by(PROGRAM)
+    assert kept < default / 10
 
 
 SPREAD = """
@@ -53,6 +52,11 @@ print(spread, resident())
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's settings")
 def test_free_pages_below_a_block_in_use_are_given_back() -> None:
-    told = subprocess.run([sys.executable, "-c", SPREAD], capture_output=True, text=True, check=True).stdout
-    spread, left = map(int, told.split())
-    assert spread - left > 60 * 2**20 / 4096, told
+    spread, left = _told_by(SPREAD)
+    assert spread - left > 60 * 2**20 / 4096
+
+
+def _told_by(program: str) -> list[int]:
+    """The numbers that it prints, in a process of its own."""
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    return [int(number) for number in told.split()]
